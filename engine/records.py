@@ -1,0 +1,134 @@
+"""What the engine did, as plain facts: the only thing the meter ever learns of a decode step.
+
+Text is bytes, because a token may end in the middle of a code point. Times are nanoseconds of
+CLOCK_MONOTONIC, which all processes of one machine share. Log-probabilities are natural and raw:
+the verifier's own, before temperature, penalties and masks.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class FinishReason(StrEnum):
+    """Why a request's generation ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    BUDGET = "budget"
+    DEADLINE = "deadline"
+    ERROR = "error"
+
+
+class Work(msgspec.Struct, frozen=True, gc=False):
+    """What one step computed for one request, whether or not it emitted anything."""
+
+    prefill_tokens: int = 0  # prompt rows computed for the first time
+    recomputed_tokens: int = 0  # rows computed again after a preemption: the operator's cost
+    verified_nodes: int = 0  # tree nodes scored, the root among them
+    kv_read_tokens: int = 0  # keys read, summed over rows
+
+
+class RequestWork(msgspec.Struct, frozen=True):
+    """The work of one request within one step."""
+
+    request_id: str
+    work: Work
+
+
+class BlockRecord(msgspec.Struct, frozen=True):
+    """What one step emitted for one request.
+
+    `token_ids`, `pieces`, `logprobs` and `entropies` are parallel. `pieces` are the bytes that
+    each token appends to the output (empty for EOS; cut where a stop string begins).
+    """
+
+    request_id: str
+    block_index: int  # 0, 1, 2, ... without gaps; survives preemption
+    token_ids: tuple[int, ...]
+    pieces: tuple[bytes, ...]
+    logprobs: tuple[float, ...]  # nats
+    entropies: tuple[float, ...]  # nats, of the raw distribution each token was drawn from
+    drafted_nodes: int = 0  # nodes proposed, the root not counted, depth clipped at the end
+    drafted_depth: int = 0  # depth of the best drafted path
+    verified_nodes: int = 0  # nodes scored, the root among them
+    accepted_tokens: int = 0  # drafted tokens that the verifier drew itself
+    cached_tokens: int = 0  # accepted tokens that came from the shared draft cache
+    anchor: int | None = None  # index into the block of its lowest-entropy accepted token
+
+
+class FinishRecord(msgspec.Struct, frozen=True):
+    """The last thing the engine says of a request."""
+
+    request_id: str
+    reason: FinishReason
+    block_count: int
+    token_count: int
+    detail: str | None = None  # for ERROR: what went wrong, safe to show
+
+
+class StepRecord(msgspec.Struct, frozen=True):
+    """One engine step: a window of time, the work done in it, and what came out of it."""
+
+    engine_epoch: str  # changes when the engine process is replaced
+    step_index: int
+    start_ns: int
+    end_ns: int
+    work: tuple[RequestWork, ...] = ()
+    blocks: tuple[BlockRecord, ...] = ()
+    finishes: tuple[FinishRecord, ...] = ()
+
+
+class DraftCounters(msgspec.Struct, frozen=True):
+    """Drafting totals, of a request or of a whole model. All are counts; rates derive from them."""
+
+    steps: int = 0
+    emitted_tokens: int = 0
+    drafted_nodes: int = 0
+    drafted_depth: int = 0
+    verified_nodes: int = 0
+    accepted_tokens: int = 0
+    cached_tokens: int = 0
+
+    @property
+    def draft_hit_rate(self) -> float | None:
+        """Accepted tokens per drafted depth; null when nothing was drafted."""
+        return self.accepted_tokens / self.drafted_depth if self.drafted_depth else None
+
+    @property
+    def mean_accepted_length(self) -> float | None:
+        """Tokens emitted per step; null before the first step."""
+        return self.emitted_tokens / self.steps if self.steps else None
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """What runs the model: printed on every receipt."""
+
+    model: str
+    checksum: str  # "sha256:..." of the .dfm's tensors
+    architecture: str
+    vocab_size: int
+    context_length: int
+    backend: str  # "fp32"
+    batch_invariant: bool
+    device: str  # "cpu", "cuda:0"
+    instruction_set: str
+    thread_count: int
+    pid: int  # the process whose CPU time is the engine's
+
+
+class EngineStats(msgspec.Struct, frozen=True):
+    """A snapshot of the running engine."""
+
+    running: int
+    waiting: int
+    draft_enabled: bool
+    counters: DraftCounters
+    pages_free: int
+    pages_used: int
+    pages_cached: int
+    draft_cache_tokens: int
+    emitted_tokens_per_s: float | None  # over the last window; null when nothing was decoded

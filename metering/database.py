@@ -1,0 +1,61 @@
+"""The one door to the database: SQLite (embedded, WAL) or PostgreSQL, from the same code.
+
+Writers open `transaction`, readers `snapshot`; nothing below the caller commits. SQLite writers
+take the write lock at BEGIN, because a deferred transaction that upgrades fails at once with
+SQLITE_BUSY however long the busy timeout is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+
+BUSY_TIMEOUT_MS = 10_000
+
+
+def open_database(url: str) -> Engine:
+    """Open a database by SQLAlchemy URL (`sqlite:///path` or `postgresql+psycopg://...`)."""
+    database = create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
+    if database.dialect.name == "sqlite":
+        event.listen(database, "connect", _configure_sqlite)
+        event.listen(database, "begin", _begin_sqlite)
+    return database
+
+
+@contextmanager
+def transaction(database: Engine) -> Iterator[Connection]:
+    """A write transaction: commits at the end of the block, rolls back on any exception."""
+    with database.connect() as connection:
+        writer = connection.execution_options(dflash_write=True)
+        with writer.begin():
+            yield writer
+
+
+@contextmanager
+def snapshot(database: Engine) -> Iterator[Connection]:
+    """A read-only transaction; what is read inside belongs to one state of the database."""
+    with database.connect() as connection:
+        if database.dialect.name == "postgresql":
+            connection = connection.execution_options(
+                isolation_level="REPEATABLE READ", postgresql_readonly=True
+            )
+        with connection.begin():
+            yield connection
+
+
+def _configure_sqlite(dbapi_connection: Any, _record: Any) -> None:
+    dbapi_connection.isolation_level = None  # BEGIN is ours
+    cursor = dbapi_connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    write = connection.get_execution_options().get("dflash_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
