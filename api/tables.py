@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     ForeignKey,
@@ -13,6 +14,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    text,
 )
 
 from metering.tables import NAMING, Id, Sequence64, requests, tenants
@@ -28,6 +30,7 @@ api_keys = Table(
     Column("role", String(16), nullable=False),
     Column("secret_sha256", String(64), nullable=False, unique=True),
     Column("last_four", String(4), nullable=False),
+    Column("test_mode", Boolean, nullable=False, server_default=text("false")),
     Column("created_at_us", BigInteger, nullable=False),
     Column("expires_at_us", BigInteger),
     Column("revoked_at_us", BigInteger),
