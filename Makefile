@@ -1,0 +1,96 @@
+# Two commands: `make run` shows the product, `make test` proves it. Both install what is missing.
+#
+#   make run                        serve, send one request, print its receipt, stay up
+#   make run ARGS=--once            the same, then exit; status 0 only if the receipt verifies
+#   make run ARGS="--once --json"   the receipt as one JSON object on the last line of stdout
+#   make test                       everything; PYTEST_ARGS="tests/billing -k holds" for a part
+#   make check                      ruff, mypy, import-linter
+#   make wheel-smoke                build the wheel and use it from an empty folder
+
+SHELL := /bin/bash
+.SILENT:
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || echo python3.11)
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH := torch==2.13.0
+MODEL := smollm2-135m-instruct
+ARGS ?=
+PYTEST_ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help run test check format wheel-smoke chromium clean
+
+help:
+	sed -n 's/^#   //p' Makefile
+
+run: $(VENV)/.installed
+	exec $(BIN)/dflash quickstart $(ARGS)
+
+test: $(VENV)/.installed-dev chromium
+	$(BIN)/dflash pull $(MODEL)
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+wheel-smoke: $(VENV)/.installed-dev
+	$(BIN)/python tests/wheel/smoke.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(VENV)/.created:
+	echo "== creating $(VENV) with $(PYTHON)" >&2
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' || { \
+		echo "DFlash Gateway needs Python 3.11 or 3.12; say which: make run PYTHON=..." >&2; \
+		exit 1; \
+	}
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+# Torch goes first and by itself: without a GPU the CPU build is a fraction of the download. Where
+# pip knows no CPU build, the ordinary one does the same work.
+$(VENV)/.torch: | $(VENV)/.created
+	if [ -e /proc/driver/nvidia/version ]; then \
+		echo "== installing $(TORCH) (NVIDIA GPU found)" >&2; \
+		$(BIN)/pip install "$(TORCH)" >&2; \
+	else \
+		echo "== installing $(TORCH), CPU build" >&2; \
+		$(BIN)/pip install "$(TORCH)+cpu" >&2 || { \
+			echo "== pip knows no separate CPU build: taking the ordinary, larger one" >&2; \
+			$(BIN)/pip install "$(TORCH)" >&2; \
+		}; \
+	fi
+	touch $@
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/.torch
+	echo "== installing DFlash Gateway" >&2
+	$(BIN)/pip install -e . >&2
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(VENV)/.torch
+	echo "== installing DFlash Gateway and what its tests need" >&2
+	$(BIN)/pip install -e '.[dev]' >&2
+	touch $(VENV)/.installed $@
+
+chromium:
+	command -v chromium chromium-browser google-chrome >/dev/null || { \
+		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null || { \
+			echo "the browser tests need chromium: install it with your package manager" >&2; \
+			exit 1; \
+		}; \
+		echo "== installing chromium for the browser tests" >&2; \
+		apt-get update -q >&2; \
+		DEBIAN_FRONTEND=noninteractive \
+			apt-get install -y -q --no-install-recommends chromium >&2; \
+	}

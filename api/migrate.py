@@ -1,0 +1,105 @@
+"""Bring a database to the schema this release expects, or say where it stands.
+
+One line of history for SQLite and PostgreSQL. A step runs in one transaction, under a lock that
+makes gateways starting together wait for each other instead of migrating twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.engine import make_url
+
+from metering.database import open_database, snapshot, transaction
+
+ADVISORY_LOCK = 0x64666C617368  # "dflash": any constant nobody else takes
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaState:
+    """Where a database stands in the history; `current` is null for an empty one."""
+
+    current: str | None
+    head: str
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the schema is the one this release was written for."""
+        return self.current == self.head
+
+
+def upgrade(database_url: str, revision: str = "head") -> SchemaState:
+    """Change the schema up to `revision`, creating the SQLite file where there is none.
+
+    Idempotent; returns the state reached.
+    """
+    return _run(database_url, lambda config: command.upgrade(config, revision))
+
+
+def downgrade(database_url: str, revision: str = "base") -> SchemaState:
+    """Change the schema back to `revision`, dropping the data of what is undone."""
+    return _run(database_url, lambda config: command.downgrade(config, revision))
+
+
+def check(database_url: str) -> SchemaState:
+    """Where the database stands. Changes nothing and creates no file."""
+    url = make_url(database_url)
+    if url.drivername.startswith("sqlite") and url.database and not Path(url.database).exists():
+        return SchemaState(None, head())
+    database = open_database(database_url)
+    try:
+        return state(database)
+    finally:
+        database.dispose()
+
+
+def state(database: Engine) -> SchemaState:
+    """Where an open database stands. Changes nothing."""
+    with snapshot(database) as connection:
+        return SchemaState(_current(connection), head())
+
+
+def head() -> str:
+    """The revision this release expects."""
+    revision = ScriptDirectory(str(_scripts())).get_current_head()
+    if revision is None:
+        raise LookupError("this installation holds no migrations")
+    return revision
+
+
+def _run(database_url: str, step: Callable[[Config], None]) -> SchemaState:
+    url = make_url(database_url)
+    if url.drivername.startswith("sqlite") and url.database:
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    database = open_database(database_url)
+    try:
+        with transaction(database) as connection:
+            if database.dialect.name == "postgresql":
+                # Ends with the transaction; SQLite took its write lock at BEGIN.
+                connection.execute(
+                    text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK}
+                )
+            config = Config()
+            config.set_main_option("script_location", str(_scripts()).replace("%", "%%"))
+            config.attributes["connection"] = connection
+            step(config)
+        return state(database)
+    finally:
+        database.dispose()
+
+
+def _current(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def _scripts() -> Path:
+    """The history: inside the package when installed from a wheel, else beside it."""
+    packaged = Path(__file__).parent / "_migrations"
+    return packaged if packaged.is_dir() else Path(__file__).parents[1] / "migrations"

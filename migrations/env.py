@@ -1,0 +1,24 @@
+"""Alembic's environment: the tables of all three packages, one line of history.
+
+Run only through `api.migrate`, which hands over an open connection with its transaction, so that
+an upgrade is all or nothing on SQLite as on PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from alembic import context
+
+import api.tables
+import billing.tables
+import metering.tables
+
+TARGETS = [metering.tables.metadata, billing.tables.metadata, api.tables.metadata]
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=TARGETS,
+    compare_server_default=True,
+    transactional_ddl=True,
+)
+with context.begin_transaction():
+    context.run_migrations()
