@@ -1,0 +1,103 @@
+"""What the database itself refuses: changing what was booked, signed or resolved.
+
+The code never does these things; the triggers hold for whoever else has a connection. Both the
+migration and the tests install them from here, so that the two cannot differ.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+APPEND_ONLY = ("transfers", "rated_lines", "receipts", "adjustments")
+TERMS = ("tariff", "version", "currency", "document", "document_sha256", "effective_from_us")
+
+
+def install(connection: Connection) -> None:
+    """Create the triggers of billing's tables."""
+    for statement in create(connection.dialect.name):
+        connection.exec_driver_sql(statement)
+
+
+def create(dialect: str) -> list[str]:
+    """The statements that create the triggers, for `sqlite` or `postgresql`."""
+    terms = " OR ".join(f"OLD.{column} IS DISTINCT FROM NEW.{column}" for column in TERMS)
+    statements = [statement for table in APPEND_ONLY for statement in append_only(table, dialect)]
+    statements += _refusal(
+        dialect,
+        "tariff_versions_terms",
+        "UPDATE ON tariff_versions",
+        "the terms of a published tariff version never change",
+        when=terms,
+    )
+    statements += _refusal(
+        dialect,
+        "tariff_versions_kept",
+        "DELETE ON tariff_versions",
+        "a published tariff version is never deleted",
+    )
+    statements += _refusal(
+        dialect,
+        "holds_resolved_once",
+        "UPDATE ON holds",
+        "a resolved hold never changes",
+        when="OLD.state <> 'pending'",
+    )
+    return statements
+
+
+def drop(dialect: str) -> list[str]:
+    """The statements that undo `create`."""
+    statements = [
+        statement for table in APPEND_ONLY for statement in drop_append_only(table, dialect)
+    ]
+    for name, table in (
+        ("tariff_versions_terms", "tariff_versions"),
+        ("tariff_versions_kept", "tariff_versions"),
+        ("holds_resolved_once", "holds"),
+    ):
+        statements += _drop(dialect, name, table)
+    return statements
+
+
+def append_only(table: str, dialect: str) -> list[str]:
+    """The statements that make `table` refuse UPDATE and DELETE."""
+    message = f"{table} is append-only"
+    return [
+        statement
+        for action in ("UPDATE", "DELETE")
+        for statement in _refusal(
+            dialect, f"{table}_no_{action.lower()}", f"{action} ON {table}", message
+        )
+    ]
+
+
+def drop_append_only(table: str, dialect: str) -> list[str]:
+    """The statements that undo `append_only`."""
+    return [
+        statement
+        for action in ("update", "delete")
+        for statement in _drop(dialect, f"{table}_no_{action}", table)
+    ]
+
+
+def _refusal(
+    dialect: str, name: str, event: str, message: str, *, when: str | None = None
+) -> list[str]:
+    condition = f"WHEN ({when}) " if when else ""
+    if dialect == "sqlite":
+        return [
+            f"CREATE TRIGGER {name} BEFORE {event} FOR EACH ROW {condition}"
+            f"BEGIN SELECT RAISE(ABORT, '{message}'); END"
+        ]
+    return [
+        f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN RAISE EXCEPTION '{message}' USING ERRCODE = 'integrity_constraint_violation';"
+        " END $$",
+        f"CREATE TRIGGER {name} BEFORE {event} FOR EACH ROW {condition}EXECUTE FUNCTION {name}()",
+    ]
+
+
+def _drop(dialect: str, name: str, table: str) -> list[str]:
+    if dialect == "sqlite":
+        return [f"DROP TRIGGER {name}"]
+    return [f"DROP TRIGGER {name} ON {table}", f"DROP FUNCTION {name}()"]

@@ -1,0 +1,5 @@
+"""Fixtures that every test may ask for by name."""
+
+from __future__ import annotations
+
+pytest_plugins = ["databases"]

