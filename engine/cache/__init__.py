@@ -1,0 +1,1 @@
+"""Where keys and values live: storage by slot, pages, prefixes."""

@@ -1,0 +1,66 @@
+"""Keys and values of every slot of every layer.
+
+A slot holds one token's rotated key and its value. Which request owns a slot, and which position
+it stands for, is the pages' business. One more slot than asked for, the *null slot*, stays zero:
+padding reads it, so that a masked key is always finite.
+
+Dims: L layers, G key-value heads, S slots, D head dim, N slots named in a call.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class KvStorage:
+    """A preallocated pool, [L, 2, G, S + 1, D] float32. Not thread-safe."""
+
+    def __init__(
+        self, layers: int, slots: int, kv_heads: int, head_dim: int, device: str = "cpu"
+    ) -> None:
+        self.layers = layers
+        self.slots = slots
+        self.kv_heads = kv_heads
+        self.head_dim = head_dim
+        shape = (layers, 2, kv_heads, slots + 1, head_dim)
+        if device == "cpu":
+            # calloc: a page costs memory only once it is written, unlike torch.zeros
+            self._pool = torch.from_numpy(np.zeros(shape, dtype=np.float32))
+        else:
+            self._pool = torch.zeros(shape, dtype=torch.float32, device=device)
+
+    @property
+    def null_slot(self) -> int:
+        """The index of the slot that is always zero."""
+        return self.slots
+
+    @property
+    def bytes_per_slot(self) -> int:
+        """Bytes that one token takes, all layers together."""
+        return self.layers * 2 * self.kv_heads * self.head_dim * 4
+
+    def layer(self, layer: int) -> Tensor:
+        """Return the live view [2, G, S + 1, D] of one layer: keys first, then values."""
+        return self._pool[layer]
+
+    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Store keys and values [N, G, D] at `slots` [N] of one layer."""
+        pool = self._pool[layer]
+        pool[0].index_copy_(1, slots, keys.transpose(0, 1))
+        pool[1].index_copy_(1, slots, values.transpose(0, 1))
+
+    def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Return copies of the keys and values [N, G, D] at `slots` [N] of one layer."""
+        keys, values = self._pool[layer].index_select(2, slots).unbind(0)
+        return keys.transpose(0, 1), values.transpose(0, 1)
+
+    def move(self, src_slots: Tensor, dst_slots: Tensor) -> None:
+        """Copy slots `src_slots` [N] to `dst_slots` [N] in every layer; the two may overlap.
+
+        Everything is read before anything is written, so a chain such as 5->4, 6->5 is safe.
+        `dst_slots` must not repeat.
+        """
+        if src_slots.numel():
+            self._pool.index_copy_(3, dst_slots, self._pool.index_select(3, src_slots))

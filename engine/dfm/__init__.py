@@ -1,0 +1,1 @@
+"""The `.dfm` container: one mmap-able file that holds a model, its tokenizer and its checksums."""

@@ -1,0 +1,1 @@
+"""Arithmetic behind one seam: linear backends and the row tiles that keep them batch-invariant."""

@@ -1,0 +1,1 @@
+"""The decoder: rows of tokens in, logits out."""
