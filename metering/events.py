@@ -76,7 +76,11 @@ class UnitState(StrEnum):
 
 
 class UnitSummary(msgspec.Struct, frozen=True):
-    """One semantic unit of the output. `byte_start:byte_end` is half-open, in UTF-8 bytes."""
+    """One semantic unit of the output. `byte_start:byte_end` is half-open, in UTF-8 bytes.
+
+    Scores are null where no token ends in the unit (one token closed two brackets), or where one
+    that does has no log-probability.
+    """
 
     index: int
     kind: str  # "sentence", "header", "statement", "member", ...
@@ -84,10 +88,10 @@ class UnitSummary(msgspec.Struct, frozen=True):
     byte_start: int
     byte_end: int
     tokens: int
-    sum_logprob: str  # nats, decimal with 6 places
-    geo_mean: str  # exp(sum / tokens), decimal with 4 places
-    min_prob: str  # decimal with 4 places
-    tier: ConfidenceTier
+    sum_logprob: str | None  # nats, decimal with 6 places
+    geo_mean: str | None  # exp(sum / tokens), decimal with 4 places
+    min_prob: str | None  # decimal with 4 places
+    tier: ConfidenceTier | None
 
 
 class ConfidenceSummary(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Protocol
 
 import msgspec
@@ -20,8 +21,8 @@ class CommittedBlock(msgspec.Struct, frozen=True):
     pieces: tuple[bytes, ...]
     logprobs: tuple[float, ...]
     units_closed: int  # complete units so far
-    geo_mean: str  # of the block, 4 places: exp of its mean log-probability
-    joint_prob: str  # of the block, 4 places
+    geo_mean: str | None  # of the block, 4 places: exp of its mean log-probability; null: no score
+    joint_prob: str | None  # of the block, 4 places
     accepted_tokens: int
     drafted_depth: int
     energy_provisional_uj: int | None  # best current figure for the request so far
@@ -37,14 +38,29 @@ class Settler(Protocol):
         """
 
 
-class BudgetGate(Protocol):
-    """Says whether a request may go on. Implemented by `billing.holds`."""
+class Cover(Enum):
+    """Whether a hold covers a charge and, when it doesn't, whose limit it met.
 
-    def cover(self, connection: Connection, stopped_here: RequestSummary) -> bool:
+    Only COVERED is true. A request cut by its own MAX_COST was ended by its tenant, one cut
+    because CREDIT ran out by the operator: they price an open fragment differently.
+    """
+
+    COVERED = "covered"
+    MAX_COST = "max_cost"
+    CREDIT = "credit"
+
+    def __bool__(self) -> bool:
+        return self is Cover.COVERED
+
+
+class BudgetGate(Protocol):
+    """Says whether a request may go on. Implemented by `billing.gate`."""
+
+    def cover(self, connection: Connection, stopped_here: RequestSummary) -> Cover:
         """Ensure the request's hold covers its charge if stopped here, extending it if needed.
 
-        Changes the hold within the caller's transaction. False when neither the request's
-        `max_cost` nor the tenant's credit affords it; nothing is changed then.
+        Changes the hold within the caller's transaction. MAX_COST or CREDIT when the request's
+        `max_cost` or the tenant's credit does not afford it; nothing is changed then.
         """
 
 

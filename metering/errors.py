@@ -1,0 +1,31 @@
+"""The meter's errors. Codes of HTTP are given to them in `api.problems`, nowhere else."""
+
+from __future__ import annotations
+
+
+class MeteringError(Exception):
+    """Anything the meter refuses or fails to do."""
+
+
+class EventConflict(MeteringError):
+    """An event id that is already taken by another body: one of the two states a falsehood."""
+
+    def __init__(self, event_id: str) -> None:
+        super().__init__(f"event {event_id} was recorded before with another body")
+        self.event_id = event_id
+
+
+class UnknownRequest(MeteringError):
+    """A request that this recorder does not hold: never tracked, or already final."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"no live request {request_id}")
+        self.request_id = request_id
+
+
+class SourceUnavailable(MeteringError):
+    """An energy source that cannot be read here, now; the message says why and what would help."""
+
+
+class InvalidEnergySettings(MeteringError):
+    """Energy settings that contradict themselves or name an unknown source."""
