@@ -1,0 +1,123 @@
+"""The door: quote, check rate and credit, place the hold, or refuse. One transaction."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import uuid_utils
+from sqlalchemy import Engine as Database
+from sqlalchemy.exc import IntegrityError
+
+from api import rates
+from api.auth import Principal
+from api.errors import TenantSuspended
+from api.inference import idempotency
+from api.inference.idempotency import IdempotencyKey
+from api.inference.orders import Order
+from billing import catalogue
+from billing.gate import HoldGate
+from engine.requests import GenerationRequest
+from metering import requests as usage_requests
+from metering.clock import now_us
+from metering.database import transaction
+from metering.requests import AdmittedRequest
+from metering.tables import tenants
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request with a hold behind it, ready for the engine."""
+
+    usage: AdmittedRequest
+    generation: GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A request that this idempotency key already stands for."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Admits orders against rates, tariffs and credit."""
+
+    database: Database
+    gate: HoldGate
+    requests_per_minute: int
+    hold_lifetime_s: int
+
+    def admit(
+        self, principal: Principal, order: Order, key: IdempotencyKey | None
+    ) -> Admitted | Replay:
+        """Admit an order: a request row, a hold and the idempotency key, all or none.
+
+        Raises RateLimited, TenantSuspended, InsufficientCredit, CostCeilingTooLow,
+        NoTariff or IdempotencyMismatch, in which case nothing was changed.
+        """
+        try:
+            return self._admit(principal, order, key)
+        except IntegrityError:
+            # Two admissions raced for one idempotency key; the loser finds the winner's request.
+            if key is None:
+                raise
+            return self._admit(principal, order, key)
+
+    def _admit(
+        self, principal: Principal, order: Order, key: IdempotencyKey | None
+    ) -> Admitted | Replay:
+        now = now_us()
+        tenant_id = principal.required_tenant_id
+        with transaction(self.database) as connection:
+            if key is not None:
+                earlier = idempotency.claimed_by(connection, tenant_id, order.route, key)
+                if earlier is not None:
+                    return Replay(earlier)
+            rates.count(connection, principal.key_id, self.requests_per_minute, now)
+            if connection.scalar(
+                tenants.select()
+                .with_only_columns(tenants.c.suspended)
+                .where(tenants.c.id == tenant_id)
+            ):
+                raise TenantSuspended("this tenant is suspended")
+            tariff = catalogue.tariff_in_force(connection, tenant_id, now)
+            usage = AdmittedRequest(
+                id=f"req_{uuid_utils.uuid7().hex}",
+                tenant_id=tenant_id,
+                key_id=principal.key_id,
+                model=order.model,
+                route=order.route,
+                tariff_version_id=tariff.id,
+                parameters=order.parameters,
+                prompt=order.prompt,
+                input_tokens=len(order.input_ids),
+                max_tokens=order.max_tokens,
+                max_cost_nano=order.max_cost_nano,
+                end_user=order.end_user,
+                tags=order.tags,
+                test_mode=principal.test_mode,
+                started_at_us=now,
+            )
+            usage_requests.admit(connection, usage)
+            self.gate.admit(connection, usage, expires_at_us=now + self.hold_lifetime_s * 10**6)
+            if key is not None:
+                idempotency.claim(connection, tenant_id, order.route, key, usage.id, now)
+        return Admitted(usage, _generation_request(usage, order))
+
+
+def _generation_request(usage: AdmittedRequest, order: Order) -> GenerationRequest:
+    deadline_ns = (
+        None if order.deadline_ms is None else time.monotonic_ns() + order.deadline_ms * 1_000_000
+    )
+    return GenerationRequest(
+        request_id=usage.id,
+        tenant_id=usage.tenant_id,
+        prompt_ids=order.input_ids,
+        max_tokens=order.max_tokens,
+        sampling=order.sampling,
+        stop=order.stop,
+        draft=order.draft,
+        deadline_ns=deadline_ns,
+    )

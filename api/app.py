@@ -1,0 +1,74 @@
+"""The one place that wires things: routes, dependencies, errors and the gateway's life."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from litestar import Litestar
+from litestar.di import Provide
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import ScalarRenderPlugin
+from sqlalchemy import Engine as Database
+
+from api.admin.routes import admin_router
+from api.auth import provide_principal
+from api.gateway import Gateway
+from api.health import health, ready
+from api.inference import openai_routes, routes
+from api.metrics import metrics
+from api.problems import exception_handlers
+from api.review.routes import review_router
+from api.settings import Settings
+from api.usage.routes import usage_router
+
+
+def create_app(settings: Settings) -> Litestar:
+    """Build the application; the gateway starts with it and closes with it."""
+    gateway = Gateway(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: Litestar) -> AsyncIterator[None]:
+        await asyncio.to_thread(gateway.start)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(gateway.close)
+
+    def provide_gateway() -> Gateway:
+        return gateway
+
+    def provide_database() -> Database:
+        return gateway.database
+
+    return Litestar(
+        route_handlers=[
+            routes.generate,
+            routes.generation,
+            openai_routes.chat_completions,
+            openai_routes.completions,
+            openai_routes.models,
+            openai_routes.model,
+            usage_router,
+            review_router,
+            admin_router,
+            health,
+            ready,
+            metrics,
+        ],
+        dependencies={
+            "gateway": Provide(provide_gateway, sync_to_thread=False),
+            "database": Provide(provide_database, sync_to_thread=False),
+            "principal": Provide(provide_principal, sync_to_thread=True),
+        },
+        exception_handlers=exception_handlers,
+        lifespan=[lifespan],
+        request_max_body_size=settings.body_bytes_max,
+        openapi_config=OpenAPIConfig(
+            title="DFlash Gateway",
+            version="1",
+            path="/docs",
+            render_plugins=[ScalarRenderPlugin()],
+        ),
+    )

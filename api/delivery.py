@@ -1,0 +1,78 @@
+"""From the recorder's thread to whoever waits for a request: one stream per live request.
+
+Only durable facts pass here, so what a client has seen can always be billed, and what is billed
+could always have been seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from threading import Lock
+
+from metering.events import RequestSummary
+from metering.protocols import CommittedBlock
+
+
+class Stream:
+    """What one request delivers, in order: its blocks, then its summary. Read by one task."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queue: asyncio.Queue[CommittedBlock | RequestSummary] = asyncio.Queue()
+
+    def put(self, item: CommittedBlock | RequestSummary) -> None:
+        """Append from any thread; a loop that has closed meanwhile has no reader left."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, item)
+
+    async def items(self, quiet_s: float) -> AsyncIterator[CommittedBlock | RequestSummary | None]:
+        """Yield what comes, the summary last; null wherever nothing came for `quiet_s`."""
+        item: CommittedBlock | RequestSummary | None = None
+        while not isinstance(item, RequestSummary):
+            try:
+                async with asyncio.timeout(quiet_s):
+                    item = await self._queue.get()
+            except TimeoutError:
+                item = None
+            yield item
+
+    async def settled(self) -> RequestSummary:
+        """Wait for the end, passing over blocks."""
+        while not isinstance(item := await self._queue.get(), RequestSummary):
+            pass
+        return item
+
+
+class Delivery:
+    """The open streams. Implements `metering.protocols.BlockSink`."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._streams: dict[str, Stream] = {}
+
+    def open(self, request_id: str, loop: asyncio.AbstractEventLoop) -> Stream:
+        """Open the stream of a request that is about to be submitted."""
+        stream = Stream(loop)
+        with self._lock:
+            self._streams[request_id] = stream
+        return stream
+
+    def close(self, request_id: str) -> None:
+        """Forget a stream whose reader has gone; later items are dropped."""
+        with self._lock:
+            self._streams.pop(request_id, None)
+
+    def deliver(self, block: CommittedBlock) -> None:
+        """Offer a committed block to its stream, if anyone still reads it."""
+        with self._lock:
+            stream = self._streams.get(block.request_id)
+        if stream is not None:
+            stream.put(block)
+
+    def finish(self, summary: RequestSummary) -> None:
+        """Offer the settled summary and close the stream."""
+        with self._lock:
+            stream = self._streams.pop(summary.request_id, None)
+        if stream is not None:
+            stream.put(summary)

@@ -1,0 +1,167 @@
+"""The running gateway: one database, one engine, one recorder, and what connects them.
+
+A request's way: `submit` admits it and hands it to the engine; the engine's steps reach the
+recorder, which makes them durable and hands them to `delivery`; the caller reads its stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from threading import Event, Thread
+
+import structlog
+from sqlalchemy import Engine as Database
+
+from api.admission import Admission, Replay
+from api.auth import Principal
+from api.delivery import Delivery, Stream
+from api.inference.idempotency import IdempotencyKey
+from api.inference.orders import Order, ServedModel
+from api.protocols import EngineClient
+from api.settings import Settings
+from billing import review
+from billing.catalogue import install_shipped
+from billing.gate import HoldGate
+from billing.ledger import holds
+from billing.receipts import Signer
+from billing.settlement import Settlement
+from engine.dfm.catalogue import resolve
+from engine.errors import EngineError
+from engine.process import EngineProcess
+from engine.tokenizer import Tokenizer
+from metering.clock import now_us
+from metering.database import open_database, transaction
+from metering.energy import open_meter
+from metering.recorder import Recorder
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A request that was submitted, and the stream it will arrive on."""
+
+    request_id: str
+    stream: Stream
+
+
+class Gateway:
+    """Everything behind the routes. `start` and `close` bracket its life."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.database: Database = open_database(settings.resolved_database_url)
+        model_path = resolve(settings.home, settings.model)
+        self.tokenizer = Tokenizer.from_dfm(model_path)
+        self.delivery = Delivery()
+        self.signer = Signer.open(settings.home / "keys" / "receipt_ed25519.pem")
+        self.gate = HoldGate()
+        self._settlement = Settlement(self.signer)
+        self.recorder = Recorder(
+            self.database,
+            settler=self._settlement,
+            gate=self.gate,
+            sink=self.delivery,
+            audit_sample_rate=settings.audit_sample_rate,
+        )
+        self.engine: EngineClient = EngineProcess(
+            model_path, settings.engine_config(), self.recorder
+        )
+        self.admission = Admission(
+            self.database, self.gate, settings.requests_per_minute, settings.hold_lifetime_s
+        )
+        self.started_at_s = now_us() // 10**6
+        self._stopping = Event()
+        self._sweeper = Thread(target=self._sweep, name="sweeper", daemon=True)
+
+    def start(self) -> None:
+        """Resolve what a crash left open, then load the model and begin to serve. Blocks."""
+        with transaction(self.database) as connection:
+            install_shipped(connection)
+            self.signer.register(connection)
+        self.engine.start()
+        info = self.engine.info
+        self._settlement.engine_info = info
+        self.served = ServedModel(
+            name=info.model,
+            tokenizer=self.tokenizer,
+            context_length=info.context_length,
+            max_tokens_default=self.settings.max_tokens_default,
+        )
+        self.meter = open_meter(self.settings.energy_settings(), info.pid)
+        self.recorder.attach(self.engine, self.meter, info)
+        recovered = self.recorder.recover()
+        if recovered:
+            log.warning("requests.recovered", count=recovered)
+        self._sweeper.start()
+        log.info("gateway.started", model=info.model, backend=info.backend, pid=info.pid)
+
+    def close(self) -> None:
+        """Stop the engine, settle what it had in flight, and close the database."""
+        self._stopping.set()
+        self.engine.close()
+        self.recorder.close()
+        if self._sweeper.is_alive():
+            self._sweeper.join()
+        self.database.dispose()
+
+    async def submit(
+        self, principal: Principal, order: Order, key: IdempotencyKey | None
+    ) -> Live | Replay:
+        """Admit an order and start it; raises what admission raises, or an EngineError.
+
+        An order that the engine refuses after admission is ended as refused, its hold voided.
+        """
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(None, self._admit_and_start, principal, order, key, loop)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            # The client left meanwhile; the thread still admits, and what it admits must end.
+            work.add_done_callback(self._abandon)
+            raise
+
+    async def cancel(self, request_id: str) -> None:
+        """The client went away: stop, and bill exactly what was committed before."""
+        self.delivery.close(request_id)
+        await asyncio.shield(asyncio.to_thread(self.recorder.cancel, request_id))
+
+    def _admit_and_start(
+        self,
+        principal: Principal,
+        order: Order,
+        key: IdempotencyKey | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> Live | Replay:
+        admitted = self.admission.admit(principal, order, key)
+        if isinstance(admitted, Replay):
+            return admitted
+        request_id = admitted.usage.id
+        stream = self.delivery.open(request_id, loop)
+        self.recorder.track(admitted.usage)
+        try:
+            self.engine.submit(admitted.generation)
+        except EngineError as error:
+            self.delivery.close(request_id)
+            self.recorder.refuse(request_id, str(error))
+            raise
+        return Live(request_id, stream)
+
+    def _abandon(self, work: asyncio.Future[Live | Replay]) -> None:
+        if work.exception() is None and isinstance(live := work.result(), Live):
+            self.delivery.close(live.request_id)
+            Thread(target=self.recorder.cancel, args=(live.request_id,)).start()
+
+    def _sweep(self) -> None:
+        lifetime_us = self.settings.hold_lifetime_s * 10**6
+        while not self._stopping.wait(self.settings.sweep_interval_s):
+            try:
+                with transaction(self.database) as connection:
+                    now = now_us()
+                    holds.renew(connection, self.recorder.live_ids, now + lifetime_us)
+                    holds.expire(connection, now)
+                    review.lapse(connection, now, self.signer)
+            except Exception:
+                # The next round tries again; a sweeper that died would let holds leak silently.
+                log.exception("sweep.failed")

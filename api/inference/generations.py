@@ -1,0 +1,125 @@
+"""A request as it stands in the database, for whoever may see it. Reading never bills."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from sqlalchemy import Connection
+
+from api.errors import NotFound
+from api.inference.schemas import (
+    BlockView,
+    ConfidenceView,
+    DraftingView,
+    GenerationView,
+    UsageView,
+)
+from billing import receipts
+from billing.money import format_nano
+from metering import queries
+from metering.energy import shown_uj
+from metering.events import RequestSummary, UnitState
+from metering.protocols import CommittedBlock
+
+
+def read(connection: Connection, tenant_id: str | None, request_id: str) -> GenerationView:
+    """The request with its receipt, if it has one; raises NotFound across tenants too.
+
+    A null `tenant_id` is an operator, who sees every tenant's.
+    """
+    row = queries.request(connection, tenant_id, request_id)
+    if row is None:
+        raise NotFound(f"no generation {request_id}")
+    summary = queries.summary(connection, request_id)
+    envelope = receipts.receipt(connection, row.tenant_id, request_id)
+    document = envelope["receipt"] if envelope else None
+    return GenerationView(
+        id=request_id,
+        object="generation",
+        model=row.model,
+        status=row.status,
+        finish_reason=row.finish_reason,
+        output=row.output,
+        usage=usage_view(summary) if summary else None,
+        confidence=confidence_view(summary) if summary else None,
+        drafting=drafting_view(summary) if summary else None,
+        cost=document["total"] if document else None,
+        currency=document["currency"] if document else None,
+        receipt=envelope,
+        adjustments=receipts.adjustments(connection, request_id),
+        seed=row.parameters["seed"],
+        created_at=iso(row.started_at_us),
+        ended_at=iso(row.ended_at_us) if row.ended_at_us is not None else None,
+    )
+
+
+def usage_view(summary: RequestSummary) -> UsageView:
+    """Quantities of a finished request."""
+    complete = sum(unit.state is UnitState.COMPLETE for unit in summary.units)
+    return UsageView(
+        input_tokens=summary.input_tokens,
+        output_tokens=summary.output_tokens,
+        complete_units=complete,
+        fragment_units=len(summary.units) - complete,
+        information_bits=millionths(summary.information_ubits),
+        joules=millionths(summary.energy.shown_uj),
+        energy_class=summary.energy.energy_class,
+    )
+
+
+def confidence_view(summary: RequestSummary) -> ConfidenceView | None:
+    """The request's score, or null when there is none."""
+    score = summary.confidence
+    if score is None:
+        return None
+    return ConfidenceView(
+        geo_mean=score.geo_mean,
+        min_prob=score.min_prob,
+        sum_logprob=score.sum_logprob,
+        calibrated=score.calibrated,
+        basis=score.basis,
+        tier=score.tier,
+    )
+
+
+def drafting_view(summary: RequestSummary) -> DraftingView:
+    """How drafting went for this request."""
+    counters = summary.drafting
+    return DraftingView(
+        steps=counters.steps,
+        drafted_nodes=counters.drafted_nodes,
+        verified_nodes=counters.verified_nodes,
+        accepted_tokens=counters.accepted_tokens,
+        draft_hit_rate=_rate(counters.draft_hit_rate),
+        mean_accepted_length=_rate(counters.mean_accepted_length),
+    )
+
+
+def block_view(block: CommittedBlock) -> BlockView:
+    """A committed block, as a stream shows it."""
+    return BlockView(
+        index=block.block_index,
+        text=block.text,
+        tokens=len(block.token_ids),
+        joint_prob=block.joint_prob,
+        geo_mean=block.geo_mean,
+        units_closed=block.units_closed,
+        accepted_tokens=block.accepted_tokens,
+        drafted_depth=block.drafted_depth,
+        joules_so_far=millionths(shown_uj(block.energy_provisional_uj)),
+    )
+
+
+def millionths(value: int | None) -> str | None:
+    """A count of millionths as a plain decimal string; null stays null."""
+    return None if value is None else format_nano(value * 1000)
+
+
+def iso(at_us: int) -> str:
+    """Epoch microseconds as RFC 3339 in UTC."""
+    return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _rate(value: float | None) -> str | None:
+    return None if value is None else str(Decimal(value).quantize(Decimal("0.0001")))

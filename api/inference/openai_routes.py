@@ -1,0 +1,260 @@
+"""`/v1`: the same engine, meter and money, for clients that speak OpenAI's protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, get, post
+from litestar.params import Parameter
+from litestar.types import ASGIApp
+from sqlalchemy import Engine as Database
+
+from api.auth import Principal
+from api.errors import GenerationFailed
+from api.gateway import Gateway, Live
+from api.inference import orders, replies
+from api.inference.event_stream import KEEPALIVE, EventStream, sse
+from api.inference.generations import stored_blocks
+from api.inference.idempotency import IdempotencyKey
+from api.inference.openai_replies import CHAT, TEXT, Shape, block_logprobs, finish_reason
+from api.inference.openai_schemas import (
+    ChatCompletionRequest,
+    CompletionParameters,
+    CompletionRequest,
+)
+from api.inference.orders import Order, ServedModel
+from api.inference.schemas import GenerationView
+from billing.money import parse_nano
+from engine.errors import InvalidRequest
+from metering.database import snapshot
+from metering.protocols import CommittedBlock
+
+encode = msgspec.json.encode
+DONE = b"data: [DONE]\n\n"
+COMPLETION_TOKENS_DEFAULT = 16  # as OpenAI documents for the older endpoint
+
+KeyHeader = Annotated[str | None, Parameter(header="Idempotency-Key")]
+
+
+@post("/v1/chat/completions", status_code=200, tags=["openai"], summary="Chat completion")
+async def chat_completions(
+    request: Request[Any, Any, Any],
+    gateway: Gateway,
+    principal: Principal,
+    idempotency_key: KeyHeader = None,
+) -> ASGIApp:
+    """Answer a conversation in OpenAI's shape; `usage` carries cost, units, joules and receipt."""
+    body = await request.body()
+    wire = msgspec.json.decode(body, type=ChatCompletionRequest)
+    order = await asyncio.to_thread(_chat_order, gateway.served, wire)
+    key = IdempotencyKey.of(idempotency_key, body)
+    return await _answer(
+        request, gateway, principal, wire, order=order, key=key, shape=CHAT, logprobs=wire.logprobs
+    )
+
+
+@post("/v1/completions", status_code=200, tags=["openai"], summary="Text completion")
+async def completions(
+    request: Request[Any, Any, Any],
+    gateway: Gateway,
+    principal: Principal,
+    idempotency_key: KeyHeader = None,
+) -> ASGIApp:
+    """Continue a raw prompt in OpenAI's shape."""
+    body = await request.body()
+    wire = msgspec.json.decode(body, type=CompletionRequest)
+    order = await asyncio.to_thread(_text_order, gateway.served, wire)
+    key = IdempotencyKey.of(idempotency_key, body)
+    return await _answer(
+        request, gateway, principal, wire, order=order, key=key, shape=TEXT, logprobs=False
+    )
+
+
+@get("/v1/models", tags=["openai"], summary="Models served here", sync_to_thread=False)
+def models(gateway: Gateway, principal: Principal) -> dict[str, Any]:
+    """The one model of this gateway."""
+    return {"object": "list", "data": [_model(gateway)]}
+
+
+@get("/v1/models/{name:str}", tags=["openai"], summary="A model", sync_to_thread=False)
+def model(gateway: Gateway, principal: Principal, name: str) -> dict[str, Any]:
+    """The model, if it is the one served."""
+    gateway.served.check_name(name)
+    return _model(gateway)
+
+
+def _model(gateway: Gateway) -> dict[str, Any]:
+    info = gateway.engine.info
+    return {
+        "id": info.model,
+        "object": "model",
+        "created": gateway.started_at_s,
+        "owned_by": "dflash-gateway",
+        "context_length": info.context_length,
+        "checksum": info.checksum,
+    }
+
+
+async def _answer(
+    request: Request[Any, Any, Any],
+    gateway: Gateway,
+    principal: Principal,
+    wire: CompletionParameters,
+    *,
+    order: Order,
+    key: IdempotencyKey | None,
+    shape: Shape,
+    logprobs: bool,
+) -> ASGIApp:
+    include_usage = wire.stream_options is not None and wire.stream_options.include_usage
+    submitted = await gateway.submit(principal, order, key)
+    request_id = submitted.request_id
+    live = submitted if isinstance(submitted, Live) else None
+    reply_headers = replies.headers(request_id, replayed=live is None)
+    if wire.stream and live is not None:
+        parts = _live_parts(
+            gateway, live, order.model, shape, logprobs=logprobs, usage=include_usage
+        )
+        return EventStream(parts, lambda: gateway.cancel(request_id), reply_headers)
+    if live is not None and await replies.wait_settled(request.receive, gateway, live) is None:
+        return replies.client_closed()
+    view = await asyncio.to_thread(replies.read_final, gateway.database, request_id)
+    blocks = await asyncio.to_thread(_stored, gateway.database, request_id)
+    if wire.stream:
+        parts = _stored_parts(blocks, view, shape, logprobs=logprobs, usage=include_usage)
+        return EventStream(parts, _nothing, reply_headers)
+    if view.status == "failed":
+        raise GenerationFailed(request_id)
+    return replies.json_reply(shape.answer(view, blocks if logprobs else None), reply_headers)
+
+
+async def _live_parts(
+    gateway: Gateway, live: Live, model_name: str, shape: Shape, *, logprobs: bool, usage: bool
+) -> AsyncIterator[bytes]:
+    first = True
+    async for item in live.stream.items(gateway.settings.keepalive_s):
+        if item is None:
+            yield KEEPALIVE
+        elif isinstance(item, CommittedBlock):
+            yield _text_part(
+                shape, live.request_id, model_name, item, first=first, logprobs=logprobs
+            )
+            first = False
+        else:
+            view = await asyncio.to_thread(replies.read_final, gateway.database, live.request_id)
+            for part in _ending(shape, view, usage):
+                yield part
+
+
+async def _stored_parts(
+    blocks: list[CommittedBlock], view: GenerationView, shape: Shape, *, logprobs: bool, usage: bool
+) -> AsyncIterator[bytes]:
+    for position, block in enumerate(blocks):
+        yield _text_part(shape, view.id, view.model, block, first=position == 0, logprobs=logprobs)
+    for part in _ending(shape, view, usage):
+        yield part
+
+
+def _text_part(
+    shape: Shape,
+    request_id: str,
+    model_name: str,
+    block: CommittedBlock,
+    *,
+    first: bool,
+    logprobs: bool,
+) -> bytes:
+    entries = {"content": block_logprobs(block), "refusal": None} if logprobs else None
+    part = shape.part(request_id, model_name, text=block.text, first=first, logprobs=entries)
+    return sse(None, encode(part))
+
+
+def _ending(shape: Shape, view: GenerationView, include_usage: bool) -> list[bytes]:
+    if view.status == "failed":
+        error = {
+            "message": f"generation {view.id} failed; it was billed for what it had delivered",
+            "type": "server_error",
+            "param": None,
+            "code": "generation_failed",
+        }
+        return [sse(None, encode({"error": error}))]
+    parts = [sse(None, encode(shape.part(view.id, view.model, finish=finish_reason(view))))]
+    if include_usage:
+        parts.append(sse(None, encode(shape.usage_part(view))))
+    return [*parts, DONE]
+
+
+def _chat_order(served: ServedModel, wire: ChatCompletionRequest) -> Order:
+    orders.refuse_unsupported(wire.refused())
+    if wire.max_tokens is not None and wire.max_completion_tokens is not None:
+        raise InvalidRequest("give max_completion_tokens or max_tokens, not both", "max_tokens")
+    name = "max_tokens" if wire.max_tokens is not None else "max_completion_tokens"
+    asked = wire.max_tokens if wire.max_tokens is not None else wire.max_completion_tokens
+    messages = [turn.plain() for turn in wire.messages]
+    prompt, input_ids = orders.encode_prompt(served, None, messages)
+    limit = orders.token_limit(served, len(input_ids), asked, name)
+    return _order(
+        served, wire, _Prompt("chat.completions", prompt, input_ids, limit, wire.metadata)
+    )
+
+
+def _text_order(served: ServedModel, wire: CompletionRequest) -> Order:
+    orders.refuse_unsupported(wire.refused())
+    if isinstance(wire.prompt, str):
+        text = wire.prompt
+    elif len(wire.prompt) == 1 and isinstance(wire.prompt[0], str):
+        text = wire.prompt[0]
+    else:
+        raise InvalidRequest("prompt must be one string here", "prompt")
+    prompt, input_ids = orders.encode_prompt(served, text, None)
+    asked = COMPLETION_TOKENS_DEFAULT if wire.max_tokens is None else wire.max_tokens
+    limit = orders.token_limit(served, len(input_ids), asked)
+    return _order(served, wire, _Prompt("completions", prompt, input_ids, limit, None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """What differs between the two endpoints' orders."""
+
+    route: str
+    sent: Any
+    input_ids: tuple[int, ...]
+    max_tokens: int
+    tags: dict[str, str] | None
+
+
+def _order(served: ServedModel, wire: CompletionParameters, prompt: _Prompt) -> Order:
+    end_user, tags = orders.labels(wire.user, prompt.tags)
+    return Order(
+        route=prompt.route,
+        model=served.check_name(wire.model),
+        prompt=prompt.sent,
+        input_ids=prompt.input_ids,
+        max_tokens=prompt.max_tokens,
+        sampling=orders.sampling_params(
+            temperature=wire.temperature,
+            top_k=wire.top_k,
+            top_p=wire.top_p,
+            min_p=wire.min_p,
+            seed=wire.seed,
+        ),
+        stop=orders.stop_strings(wire.stop),
+        draft=wire.draft,
+        max_cost_nano=parse_nano(wire.max_cost) if wire.max_cost is not None else None,
+        deadline_ms=None,
+        end_user=end_user,
+        tags=tags,
+    )
+
+
+def _stored(database: Database, request_id: str) -> list[CommittedBlock]:
+    with snapshot(database) as connection:
+        return stored_blocks(connection, request_id)
+
+
+async def _nothing() -> None:
+    """A replay that is cut short costs nobody anything."""

@@ -1,0 +1,147 @@
+"""The wire of `/v1`, in OpenAI's shape. Every parameter its SDK may send is named here, so that
+one we can't honour is refused by name and a misspelt one as unknown.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from api.inference.schemas import Price
+
+
+class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A text part of a message's content."""
+
+    text: str
+    type: Literal["text"]
+
+
+class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One turn; `developer` is read as `system`."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+
+    def plain(self) -> dict[str, str]:
+        """The turn as the chat template takes it."""
+        text = (
+            self.content
+            if isinstance(self.content, str)
+            else "".join(part.text for part in self.content)
+        )
+        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a stream carries besides text."""
+
+    include_usage: bool = False
+    include_obfuscation: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True):
+    """The form of the answer; only plain text can be asked for."""
+
+    type: str
+
+
+class CompletionParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What both endpoints take. The last group is accepted at its neutral value only."""
+
+    model: str
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    top_k: int | None = None
+    min_p: float = 0.0
+    draft: bool = True
+    max_cost: Price | None = None
+
+    n: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+
+    def refused(self) -> dict[str, Any]:
+        """Options given with other than their neutral value."""
+        return {
+            "n": self.n if self.n != 1 else None,
+            "frequency_penalty": self.frequency_penalty or None,
+            "presence_penalty": self.presence_penalty or None,
+            "logit_bias": self.logit_bias or None,
+        }
+
+
+class ChatCompletionRequest(CompletionParameters, frozen=True, kw_only=True):
+    """`POST /v1/chat/completions`."""
+
+    messages: list[ChatMessage]
+    max_completion_tokens: int | None = None
+    logprobs: bool = False
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    response_format: ResponseFormat | None = None
+    top_logprobs: int | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    functions: list[Any] | None = None
+    function_call: Any = None
+    modalities: list[str] | None = None
+    audio: Any = None
+    prediction: Any = None
+    reasoning_effort: str | None = None
+    service_tier: str | None = None
+    verbosity: str | None = None
+    web_search_options: Any = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+
+    def refused(self) -> dict[str, Any]:
+        """Options given with other than their neutral value."""
+        form = self.response_format
+        return {
+            **CompletionParameters.refused(self),
+            "store": self.store or None,
+            "response_format": None if form is None or form.type == "text" else form,
+            "top_logprobs": self.top_logprobs or None,
+            "tools": self.tools or None,
+            "tool_choice": None if self.tool_choice in (None, "none", "auto") else True,
+            "functions": self.functions or None,
+            "function_call": self.function_call,
+            "modalities": None if self.modalities in (None, ["text"]) else True,
+            "audio": self.audio,
+            "prediction": self.prediction,
+            "reasoning_effort": self.reasoning_effort,
+            "service_tier": None if self.service_tier in (None, "auto", "default") else True,
+            "verbosity": self.verbosity,
+            "web_search_options": self.web_search_options,
+        }
+
+
+class CompletionRequest(CompletionParameters, frozen=True, kw_only=True):
+    """`POST /v1/completions`."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    logprobs: int | None = None
+    best_of: int | None = None
+    echo: bool = False
+    suffix: str | None = None
+
+    def refused(self) -> dict[str, Any]:
+        """Options given with other than their neutral value."""
+        return {
+            **CompletionParameters.refused(self),
+            "logprobs": self.logprobs or None,
+            "best_of": self.best_of if self.best_of != 1 else None,
+            "echo": self.echo or None,
+            "suffix": self.suffix or None,
+        }

@@ -1,0 +1,173 @@
+"""What a client asks for, validated against the model that will serve it.
+
+Everything that can be refused for its own sake is refused here, before a hold is placed: an
+option we can't honour is an error, never ignored.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from engine.errors import InvalidRequest, ModelNotFound, PromptTooLong
+from engine.requests import SamplingParams
+from engine.tokenizer import Tokenizer
+
+STOP_STRINGS_MAX = 4
+STOP_BYTES_MAX = 256
+TAGS_MAX = 16
+LABEL_CHARS_MAX = 200
+SEED_MAX = 2**53 - 1  # what every JSON reader keeps exactly
+DEADLINE_MS_MAX = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A request that can be served, were there credit for it."""
+
+    route: str
+    model: str
+    prompt: Any  # as sent, for the record
+    input_ids: tuple[int, ...]
+    max_tokens: int
+    sampling: SamplingParams
+    stop: tuple[str, ...]
+    draft: bool
+    max_cost_nano: int | None
+    deadline_ms: int | None
+    end_user: str | None
+    tags: dict[str, str] | None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What a replay needs besides the prompt, as plain JSON."""
+        return {
+            **msgspec.to_builtins(self.sampling),
+            "max_tokens": self.max_tokens,
+            "stop": list(self.stop),
+            "draft": self.draft,
+            "deadline_ms": self.deadline_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The model this gateway serves, as far as orders need to know it."""
+
+    name: str
+    tokenizer: Tokenizer
+    context_length: int
+    max_tokens_default: int
+
+    def check_name(self, asked: str | None) -> str:
+        """The name served; raises ModelNotFound for another. Null means whatever is served."""
+        if asked is not None and asked != self.name:
+            raise ModelNotFound(
+                f"model {asked!r} is not served here; this gateway serves {self.name}"
+            )
+        return self.name
+
+
+def encode_prompt(
+    served: ServedModel, prompt: str | None, messages: Sequence[Mapping[str, str]] | None
+) -> tuple[Any, tuple[int, ...]]:
+    """The prompt for the record and its tokens; exactly one of the two forms must be given."""
+    if (prompt is None) == (messages is None):
+        raise InvalidRequest("give exactly one of prompt and messages", "prompt")
+    if messages is not None:
+        if not messages:
+            raise InvalidRequest("messages is empty", "messages")
+        ids = served.tokenizer.encode_chat(messages)
+        return {"messages": [dict(message) for message in messages]}, tuple(ids)
+    assert prompt is not None
+    ids = served.tokenizer.encode(prompt)
+    if not ids:
+        raise InvalidRequest("prompt is empty", "prompt")
+    return {"prompt": prompt}, tuple(ids)
+
+
+def token_limit(
+    served: ServedModel, input_tokens: int, asked: int | None, parameter: str = "max_tokens"
+) -> int:
+    """The output limit; raises when it can't fit the context, and only shrinks the default."""
+    room = served.context_length - input_tokens
+    if room < 1:
+        raise PromptTooLong(
+            f"the prompt has {input_tokens} tokens; the context holds {served.context_length}, "
+            "of which at least one must be left for the answer",
+            "prompt",
+        )
+    if asked is None:
+        return min(served.max_tokens_default, room)
+    if asked < 1:
+        raise InvalidRequest(f"{parameter} must be at least 1", parameter)
+    if asked > room:
+        raise PromptTooLong(
+            f"{parameter} is {asked}, but the context of {served.context_length} tokens leaves "
+            f"{room} after a prompt of {input_tokens}",
+            parameter,
+        )
+    return asked
+
+
+def sampling_params(
+    *, temperature: float, top_k: int | None, top_p: float, min_p: float, seed: int | None
+) -> SamplingParams:
+    """Validated sampling parameters; a missing seed is drawn here, so that it can be recorded."""
+    if not (math.isfinite(temperature) and 0 <= temperature <= 2):
+        raise InvalidRequest("temperature must be a number from 0 to 2", "temperature")
+    if top_k is not None and top_k < 1:
+        raise InvalidRequest("top_k must be at least 1", "top_k")
+    if not (math.isfinite(top_p) and 0 < top_p <= 1):
+        raise InvalidRequest("top_p must be above 0 and at most 1", "top_p")
+    if not (math.isfinite(min_p) and 0 <= min_p < 1):
+        raise InvalidRequest("min_p must be at least 0 and below 1", "min_p")
+    if seed is None:
+        seed = secrets.randbelow(SEED_MAX + 1)
+    elif not 0 <= seed <= SEED_MAX:
+        raise InvalidRequest(f"seed must be from 0 to {SEED_MAX}", "seed")
+    return SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+
+
+def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Validated stop strings, in the order given."""
+    strings = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
+    if len(strings) > STOP_STRINGS_MAX:
+        raise InvalidRequest(f"at most {STOP_STRINGS_MAX} stop strings", "stop")
+    for string in strings:
+        if not 0 < len(string.encode()) <= STOP_BYTES_MAX:
+            raise InvalidRequest(f"a stop string has 1 to {STOP_BYTES_MAX} bytes", "stop")
+    return strings
+
+
+def labels(
+    end_user: str | None, tags: Mapping[str, str] | None
+) -> tuple[str | None, dict[str, str] | None]:
+    """Validated attribution labels, which travel through to exports."""
+    if end_user is not None and not 0 < len(end_user) <= LABEL_CHARS_MAX:
+        raise InvalidRequest(f"end_user has 1 to {LABEL_CHARS_MAX} characters", "end_user")
+    for key, value in (tags or {}).items():
+        if not (0 < len(key) <= LABEL_CHARS_MAX and len(value) <= LABEL_CHARS_MAX):
+            raise InvalidRequest(f"a tag has at most {LABEL_CHARS_MAX} characters", "tags")
+    if tags is not None and len(tags) > TAGS_MAX:
+        raise InvalidRequest(f"at most {TAGS_MAX} tags", "tags")
+    return end_user, dict(tags) if tags is not None else None
+
+
+def deadline(deadline_ms: int | None) -> int | None:
+    """A validated deadline, in milliseconds from admission."""
+    if deadline_ms is not None and not 1 <= deadline_ms <= DEADLINE_MS_MAX:
+        raise InvalidRequest(f"deadline_ms must be from 1 to {DEADLINE_MS_MAX}", "deadline_ms")
+    return deadline_ms
+
+
+def refuse_unsupported(options: Mapping[str, Any]) -> None:
+    """Raise for the first option that was given and can't be honoured; null means not given."""
+    for name, value in options.items():
+        if value is not None:
+            raise InvalidRequest(f"{name} is not supported by this gateway", name)

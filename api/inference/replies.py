@@ -1,0 +1,71 @@
+"""How a submitted request is answered: waited for, streamed, or replayed from what is stored.
+
+A first answer and its replay are made by the same functions from the same rows, so that they
+cannot differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+from litestar.response.base import ASGIResponse
+from litestar.types import Receive
+from sqlalchemy import Engine as Database
+
+from api.errors import RequestInFlight
+from api.gateway import Gateway, Live
+from api.inference.event_stream import disconnected
+from api.inference.generations import read
+from api.inference.schemas import GenerationView
+from metering.database import snapshot
+from metering.events import FINAL_STATUSES, RequestSummary
+
+HTTP_CLIENT_CLOSED_REQUEST = 499  # never seen: the client is gone; it is for the access log
+
+
+async def wait_settled(receive: Receive, gateway: Gateway, live: Live) -> RequestSummary | None:
+    """Wait for the end of a request; null when its client went away first.
+
+    The departing client's request is cancelled, and pays for what was committed before.
+    """
+    settled = asyncio.create_task(live.stream.settled())
+    departure = asyncio.create_task(disconnected(receive))
+    try:
+        await asyncio.wait({settled, departure}, return_when=asyncio.FIRST_COMPLETED)
+        return settled.result() if settled.done() else None
+    finally:
+        settled.cancel()
+        departure.cancel()
+        if not settled.done() or settled.cancelled():
+            await gateway.cancel(live.request_id)
+
+
+def read_final(database: Database, request_id: str) -> GenerationView:
+    """A request that is over; raises RequestInFlight for one that is not."""
+    with snapshot(database) as connection:
+        view = read(connection, None, request_id)
+    if view.status not in FINAL_STATUSES:
+        raise RequestInFlight("the request with this Idempotency-Key is still running")
+    return view
+
+
+def headers(request_id: str, *, replayed: bool = False) -> dict[str, str]:
+    """What every answer says of itself."""
+    return {"request-id": request_id} | ({"idempotent-replayed": "true"} if replayed else {})
+
+
+def json_reply(content: object, extra: Mapping[str, str], status: int = 200) -> ASGIResponse:
+    """A JSON response."""
+    return ASGIResponse(
+        body=msgspec.json.encode(content),
+        status_code=status,
+        media_type="application/json",
+        headers=extra.items(),
+    )
+
+
+def client_closed() -> ASGIResponse:
+    """The answer to a client that no longer listens."""
+    return ASGIResponse(status_code=HTTP_CLIENT_CLOSED_REQUEST)

@@ -1,0 +1,137 @@
+"""`POST /generate` and `GET /generations/{id}`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, get, post
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import Parameter
+from litestar.types import ASGIApp
+from sqlalchemy import Engine as Database
+
+from api.auth import Principal
+from api.gateway import Gateway, Live
+from api.inference import orders, replies
+from api.inference.event_stream import KEEPALIVE, EventStream, sse
+from api.inference.generations import block_view, read, stored_blocks
+from api.inference.idempotency import IdempotencyKey
+from api.inference.orders import Order, ServedModel
+from api.inference.schemas import GenerateRequest, GenerationView
+from billing.money import parse_nano
+from metering.database import snapshot
+from metering.protocols import CommittedBlock
+
+encode = msgspec.json.encode
+
+
+@post(
+    "/generate",
+    status_code=200,
+    summary="Generate an answer and its receipt",
+    tags=["inference"],
+    responses={
+        200: ResponseSpec(
+            GenerationView,
+            description="The answer and its signed receipt. With `stream`, server-sent events: "
+            "one `block` for each committed block, then one `receipt` holding this same object.",
+        )
+    },
+)
+async def generate(
+    request: Request[Any, Any, Any],
+    gateway: Gateway,
+    principal: Principal,
+    idempotency_key: Annotated[str | None, Parameter(header="Idempotency-Key")] = None,
+) -> ASGIApp:
+    """Generate within credit. A client that disconnects pays for the blocks committed before."""
+    body = await request.body()
+    wire = msgspec.json.decode(body, type=GenerateRequest)
+    order = await asyncio.to_thread(read_order, gateway.served, wire)
+    key = IdempotencyKey.of(idempotency_key, body)
+    submitted = await gateway.submit(principal, order, key)
+    request_id = submitted.request_id
+    live = submitted if isinstance(submitted, Live) else None
+    reply_headers = replies.headers(request_id, replayed=live is None)
+    if wire.stream and live is not None:
+        return EventStream(
+            _live_events(gateway, live), lambda: gateway.cancel(request_id), reply_headers
+        )
+    if live is not None and await replies.wait_settled(request.receive, gateway, live) is None:
+        return replies.client_closed()
+    view = await asyncio.to_thread(replies.read_final, gateway.database, request_id)
+    if wire.stream:
+        blocks = await asyncio.to_thread(_stored, gateway.database, request_id)
+        return EventStream(_stored_events(blocks, view), _nothing, reply_headers)
+    return replies.json_reply(view, reply_headers)
+
+
+@get(
+    "/generations/{generation_id:str}",
+    summary="Read a generation",
+    tags=["inference"],
+    sync_to_thread=True,
+)
+def generation(principal: Principal, database: Database, generation_id: str) -> GenerationView:
+    """The generation with its receipt and adjustments. Reading never bills."""
+    with snapshot(database) as connection:
+        return read(connection, principal.tenant_id, generation_id)
+
+
+def read_order(served: ServedModel, wire: GenerateRequest) -> Order:
+    """The order that a body states; raises InvalidRequest naming what can't be honoured."""
+    orders.refuse_unsupported({"max_joules": wire.max_joules, "energy": wire.energy})
+    messages = None if wire.messages is None else msgspec.to_builtins(wire.messages)
+    prompt, input_ids = orders.encode_prompt(served, wire.prompt, messages)
+    end_user, tags = orders.labels(wire.end_user, wire.tags)
+    return Order(
+        route="generate",
+        model=served.check_name(wire.model),
+        prompt=prompt,
+        input_ids=input_ids,
+        max_tokens=orders.token_limit(served, len(input_ids), wire.max_tokens),
+        sampling=orders.sampling_params(
+            temperature=wire.temperature,
+            top_k=wire.top_k,
+            top_p=wire.top_p,
+            min_p=wire.min_p,
+            seed=wire.seed,
+        ),
+        stop=orders.stop_strings(wire.stop),
+        draft=wire.draft,
+        max_cost_nano=parse_nano(wire.max_cost) if wire.max_cost is not None else None,
+        deadline_ms=orders.deadline(wire.deadline_ms),
+        end_user=end_user,
+        tags=tags,
+    )
+
+
+async def _live_events(gateway: Gateway, live: Live) -> AsyncIterator[bytes]:
+    async for item in live.stream.items(gateway.settings.keepalive_s):
+        if item is None:
+            yield KEEPALIVE
+        elif isinstance(item, CommittedBlock):
+            yield sse("block", encode(block_view(item)))
+        else:
+            view = await asyncio.to_thread(replies.read_final, gateway.database, live.request_id)
+            yield sse("receipt", encode(view))
+
+
+async def _stored_events(
+    blocks: list[CommittedBlock], view: GenerationView
+) -> AsyncIterator[bytes]:
+    for block in blocks:
+        yield sse("block", encode(block_view(block)))
+    yield sse("receipt", encode(view))
+
+
+def _stored(database: Database, request_id: str) -> list[CommittedBlock]:
+    with snapshot(database) as connection:
+        return stored_blocks(connection, request_id)
+
+
+async def _nothing() -> None:
+    """A replay that is cut short costs nobody anything."""

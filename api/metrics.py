@@ -1,0 +1,97 @@
+"""`GET /metrics`: the engine's counters and the money's open ends, for Prometheus.
+
+Counts come from the engine and the database when scraped, never from variables of this process,
+so that a restart or a second gateway doesn't falsify them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from litestar import get
+from litestar.response.base import ASGIResponse
+from litestar.types import ASGIApp
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from api.gateway import Gateway
+from billing import queries as billing_queries
+from metering import queries as metering_queries
+from metering.clock import now_us
+from metering.database import snapshot
+
+
+class GatewayCollector(Collector):
+    """Reads one consistent state at each scrape."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family; a rate whose denominator is still zero is left out, not zero."""
+        yield from self._engine()
+        with snapshot(self._gateway.database) as connection:
+            totals = metering_queries.totals(connection)
+            open_ends = billing_queries.open_ends(connection, now_us())
+        requests = CounterMetricFamily(
+            "dflash_requests", "Requests by final status", labels=["status"]
+        )
+        for status, count in totals.requests_by_status.items():
+            requests.add_metric([status], count)
+        yield requests
+        energy = CounterMetricFamily(
+            "dflash_energy_joules", "Metered energy by class and use", labels=["class", "use"]
+        )
+        for energy_class, uses in totals.energy_uj_by_class.items():
+            for use, energy_uj in uses.items():
+                energy.add_metric([energy_class, use], energy_uj / 1e6)
+        yield energy
+        yield GaugeMetricFamily("dflash_holds_open", "Pending holds", value=open_ends.holds_open)
+        yield GaugeMetricFamily(
+            "dflash_review_depth", "Unresolved review items", value=open_ends.review_depth
+        )
+        yield GaugeMetricFamily(
+            "dflash_review_age_seconds",
+            "Age of the oldest unresolved review item",
+            value=open_ends.review_age_us / 1e6,
+        )
+
+    def _engine(self) -> Iterator[Metric]:
+        stats = self._gateway.engine.stats()
+        counters = stats.counters
+        for name, value, text in (
+            ("steps", counters.steps, "Decode steps that emitted"),
+            ("emitted_tokens", counters.emitted_tokens, "Tokens emitted"),
+            ("drafted_nodes", counters.drafted_nodes, "Nodes drafted"),
+            ("verified_nodes", counters.verified_nodes, "Nodes verified"),
+            ("accepted_tokens", counters.accepted_tokens, "Drafted tokens accepted"),
+            ("cached_tokens", counters.cached_tokens, "Accepted tokens from the draft cache"),
+        ):
+            yield CounterMetricFamily(f"dflash_engine_{name}", text, value=value)
+        for name, rate, text in (
+            ("draft_hit_rate", counters.draft_hit_rate, "Accepted tokens per drafted depth"),
+            ("accepted_length", counters.mean_accepted_length, "Tokens emitted per step"),
+            ("tokens_per_second", stats.emitted_tokens_per_s, "Decode rate of the last window"),
+        ):
+            if rate is not None:
+                yield GaugeMetricFamily(f"dflash_{name}", text, value=rate)
+        for name, level, text in (
+            ("requests_running", stats.running, "Requests being decoded"),
+            ("requests_waiting", stats.waiting, "Requests queued"),
+            ("kv_pages_free", stats.pages_free, "Free pages"),
+            ("kv_pages_used", stats.pages_used, "Pages of running requests"),
+            ("kv_pages_cached", stats.pages_cached, "Pages kept for prefix reuse"),
+            ("draft_cache_tokens", stats.draft_cache_tokens, "Tokens in the shared draft cache"),
+            ("drafting_enabled", int(stats.draft_enabled), "1 while drafting is on"),
+        ):
+            yield GaugeMetricFamily(f"dflash_{name}", text, value=level)
+
+
+@get("/metrics", include_in_schema=False, sync_to_thread=True)
+def metrics(gateway: Gateway) -> ASGIApp:
+    """The metrics page."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(GatewayCollector(gateway))
+    return ASGIResponse(body=generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

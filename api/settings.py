@@ -1,0 +1,70 @@
+"""The gateway's settings: the one module that reads the environment.
+
+Every field is `DFLASH_<NAME>`; nested ones are `DFLASH_ENGINE__THREADS`, `DFLASH_ENERGY__...`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from engine.config import EngineConfig
+from metering.energy import EnergySettings
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+
+class InvalidSettings(Exception):
+    """A setting that is unknown or out of range; the message names it."""
+
+
+class Settings(BaseSettings):
+    """Where the gateway keeps its state, what it listens on, and the limits it holds to."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="DFLASH_", env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+    home: Path = Path("var")
+    database_url: str | None = None
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535)
+    model: str = "smollm2-135m-instruct"
+    engine: dict[str, Any] = {}
+    energy: dict[str, Any] = {}
+
+    requests_per_minute: int = Field(default=600, ge=1)
+    body_bytes_max: int = Field(default=1 << 20, ge=1024)
+    max_tokens_default: int = Field(default=256, ge=1)
+    hold_lifetime_s: int = Field(default=120, ge=10)
+    sweep_interval_s: float = Field(default=20.0, gt=0)
+    audit_sample_rate: float = Field(default=0.01, ge=0, le=1)
+    keepalive_s: float = Field(default=15.0, gt=0)
+    log_level: str = "info"
+
+    @property
+    def resolved_database_url(self) -> str:
+        """The database's URL: as given, or an embedded SQLite file under `home`."""
+        return self.database_url or f"sqlite:///{(self.home / 'gateway.db').resolve()}"
+
+    def engine_config(self) -> EngineConfig:
+        """The engine's configuration; raises InvalidSettings for an unknown or ill-typed name."""
+        return _struct(EngineConfig, self.engine, "engine")
+
+    def energy_settings(self) -> EnergySettings:
+        """The meter's configuration; raises InvalidSettings for an unknown or ill-typed name."""
+        return _struct(EnergySettings, self.energy, "energy")
+
+
+def _struct(kind: type[StructT], values: dict[str, Any], section: str) -> StructT:
+    unknown = sorted(set(values) - {field.name for field in msgspec.structs.fields(kind)})
+    if unknown:
+        raise InvalidSettings(f"unknown {section} setting: {', '.join(unknown)}")
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidSettings(f"{section}: {error}") from None

@@ -1,0 +1,109 @@
+"""The door under load: credit for k admits k, and a repeated key never generates twice."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+
+import httpx
+from gateway_process import Gateway, GatewayHome, Tenant, make_tenant
+
+BODY = {"prompt": "Tell me a story.", "max_tokens": 16, "seed": 1}
+
+
+def test_parallel_requests_against_credit_for_some_admit_no_more(
+    gateway: Gateway, home: GatewayHome
+) -> None:
+    rich = make_tenant(home)
+    with gateway.client(rich.key) as client:
+        quote = client.post("/estimate", json=BODY).raise_for_status().json()
+    worst = Decimal(quote["worst"])
+    poor = make_tenant(home, credit=str(worst * 3))
+
+    def ask(seed: int) -> httpx.Response:
+        with gateway.client(poor.key) as client:
+            return client.post("/generate", json={**BODY, "seed": seed})
+
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(ask, range(12)))
+    admitted = [a for a in answers if a.status_code == 200]
+    refused = [a for a in answers if a.status_code == 402]
+    assert len(admitted) + len(refused) == 12
+    assert refused
+    spent = sum(Decimal(a.json()["cost"]) for a in admitted)
+    with gateway.client(poor.key) as client:
+        balance = client.get("/balance").json()
+    assert Decimal(balance["available"]) == worst * 3 - spent >= 0
+    assert Decimal(balance["held"]) == 0
+    problem = refused[0].json()
+    assert problem["type"].endswith("insufficient_credit")
+    assert Decimal(problem["needed"]) > Decimal(problem["available"])
+    home.dflash("reconcile")
+
+
+def test_a_repeated_idempotency_key_replays_the_first_answer(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    headers = {"idempotency-key": "order-1"}
+    with gateway.client(tenant.key) as client:
+        first = client.post("/generate", json=BODY, headers=headers).raise_for_status()
+        balance = client.get("/balance").json()
+        again = client.post("/generate", json=BODY, headers=headers).raise_for_status()
+        other = client.post("/generate", json={**BODY, "seed": 2}, headers=headers)
+        assert again.json() == first.json()
+        assert again.headers["idempotent-replayed"] == "true"
+        assert other.status_code == 422
+        assert client.get("/balance").json() == balance
+
+
+def test_parallel_requests_with_one_idempotency_key_generate_once(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    def ask(_: int) -> httpx.Response:
+        with gateway.client(tenant.key) as client:
+            return client.post("/generate", json=BODY, headers={"idempotency-key": "once"})
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(ask, range(8)))
+    assert {a.status_code for a in answers} <= {200, 409}
+    assert len({a.json()["id"] for a in answers if a.status_code == 200}) == 1
+    with gateway.client(tenant.key) as client:
+        assert len(client.get("/receipts").json()["items"]) == 1
+
+
+def test_a_stream_is_replayed_block_by_block(gateway: Gateway, tenant: Tenant) -> None:
+    headers = {"idempotency-key": "stream-1"}
+    with gateway.client(tenant.key) as client:
+        first = client.post("/generate", json={**BODY, "stream": True}, headers=headers)
+        again = client.post("/generate", json={**BODY, "stream": True}, headers=headers)
+    strip = [line for line in first.text.splitlines() if "joules_so_far" not in line]
+    assert strip == [line for line in again.text.splitlines() if "joules_so_far" not in line]
+    assert again.text.count("event: block") == first.text.count("event: block")
+
+
+def test_max_cost_cuts_the_answer_at_a_prefix_that_it_pays_for(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    with gateway.client(tenant.key) as client:
+        body = {"prompt": "Once", "max_tokens": 200, "seed": 5}
+        whole = client.post("/generate", json=body).raise_for_status().json()
+        limit = Decimal(whole["cost"]) / 2
+        cut = (
+            client.post("/generate", json={**body, "max_cost": f"{limit:.9f}"})
+            .raise_for_status()
+            .json()
+        )
+        assert cut["finish_reason"] == "budget"
+        assert Decimal(cut["cost"]) <= limit
+        assert whole["output"].startswith(cut["output"].rstrip("\ufffd"))
+        assert 0 < cut["usage"]["output_tokens"] < whole["usage"]["output_tokens"]
+    gateway.home.dflash("reconcile")
+
+
+def test_rates_are_limited_per_key(home: GatewayHome, tenant: Tenant) -> None:
+    home.settings["DFLASH_REQUESTS_PER_MINUTE"] = "3"
+    with home.running() as gateway, gateway.client(tenant.key) as client:
+        answers = [client.post("/generate", json=BODY) for _ in range(8)]
+    limited = [a for a in answers if a.status_code == 429]
+    assert limited
+    assert int(limited[0].headers["retry-after"]) > 0

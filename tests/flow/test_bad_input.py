@@ -1,0 +1,94 @@
+"""What can't be served is refused precisely, in the house's shape, before anything is held."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from gateway_process import Gateway, Tenant
+
+CASES: list[tuple[str, dict[str, Any], int, str | None]] = [
+    ("no prompt", {}, 400, "prompt"),
+    ("both forms", {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}, 400, "prompt"),
+    ("empty messages", {"messages": []}, 400, "messages"),
+    ("unknown role", {"messages": [{"role": "wizard", "content": "a"}]}, 400, "messages"),
+    ("unknown model", {"prompt": "a", "model": "gpt-9"}, 404, None),
+    ("no tokens", {"prompt": "a", "max_tokens": 0}, 400, "max_tokens"),
+    ("negative tokens", {"prompt": "a", "max_tokens": -5}, 400, "max_tokens"),
+    ("absurd tokens", {"prompt": "a", "max_tokens": 10**9}, 400, "max_tokens"),
+    ("beyond the context", {"prompt": "word " * 5000}, 400, "prompt"),
+    ("unknown option", {"prompt": "a", "tempature": 1}, 400, "tempature"),
+    ("hot", {"prompt": "a", "temperature": 9}, 400, "temperature"),
+    ("text for a number", {"prompt": "a", "temperature": "hot"}, 400, "temperature"),
+    ("top_p of zero", {"prompt": "a", "top_p": 0}, 400, "top_p"),
+    ("top_k of zero", {"prompt": "a", "top_k": 0}, 400, "top_k"),
+    ("negative seed", {"prompt": "a", "seed": -1}, 400, "seed"),
+    ("many stops", {"prompt": "a", "stop": list("abcde")}, 400, "stop"),
+    ("empty stop", {"prompt": "a", "stop": [""]}, 400, "stop"),
+    ("green energy", {"prompt": "a", "energy": "green"}, 400, "energy"),
+    ("max_joules", {"prompt": "a", "max_joules": "3"}, 400, "max_joules"),
+    ("free lunch", {"prompt": "a", "max_cost": "-1"}, 400, "max_cost"),
+    ("no time", {"prompt": "a", "deadline_ms": 0}, 400, "deadline_ms"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_a_request_that_cannot_be_honoured_names_what_is_wrong(
+    shared_gateway: Gateway,
+    shared_tenant: Tenant,
+    case: tuple[str, dict[str, Any], int, str | None],
+) -> None:
+    _, body, status, parameter = case
+    with shared_gateway.client(shared_tenant.key) as client:
+        answer = client.post("/generate", json=body)
+        assert answer.status_code == status, answer.text
+        assert answer.headers["content-type"].startswith("application/problem+json")
+        problem = answer.json()
+        assert {"type", "title", "status", "detail"} <= problem.keys()
+        if parameter is not None:
+            assert parameter in str(problem.get("parameter")), problem
+        assert Decimal(client.get("/balance").json()["held"]) == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"{", b"[]", b"", b"\xff\xfe", b'{"prompt": "a", "temperature": NaN}', b'"text"'],
+)
+def test_a_body_that_is_not_such_json_is_a_400(
+    shared_gateway: Gateway, shared_tenant: Tenant, body: bytes
+) -> None:
+    with shared_gateway.client(shared_tenant.key) as client:
+        answer = client.post("/generate", content=body)
+    assert answer.status_code == 400
+    assert answer.headers["content-type"].startswith("application/problem+json")
+
+
+def test_a_body_beyond_the_limit_is_a_413(shared_gateway: Gateway, shared_tenant: Tenant) -> None:
+    with shared_gateway.client(shared_tenant.key) as client:
+        assert client.post("/generate", json={"prompt": "a" * (1 << 21)}).status_code == 413
+
+
+@pytest.mark.parametrize("key", [None, "nonsense", "dfk_live_0_wrong"])
+def test_without_a_living_key_there_is_no_answer(shared_gateway: Gateway, key: str | None) -> None:
+    with shared_gateway.client(key) as client:
+        answer = client.post("/generate", json={"prompt": "a"})
+    assert answer.status_code == 401
+    assert "www-authenticate" in answer.headers
+
+
+def test_an_idempotency_key_must_be_one(shared_gateway: Gateway, shared_tenant: Tenant) -> None:
+    with shared_gateway.client(shared_tenant.key) as client:
+        answer = client.post(
+            "/generate", json={"prompt": "a"}, headers={"idempotency-key": "x" * 300}
+        )
+    assert answer.status_code == 400
+
+
+def test_text_with_nul_and_odd_characters_is_served(
+    shared_gateway: Gateway, shared_tenant: Tenant
+) -> None:
+    with shared_gateway.client(shared_tenant.key) as client:
+        for prompt in ("a\x00b", "\u202eabc", "😀" * 20, "\r\n\t"):
+            answer = client.post("/generate", json={"prompt": prompt, "max_tokens": 4})
+            assert answer.status_code == 200, answer.text

@@ -1,0 +1,161 @@
+"""Clients that leave and processes that die: who pays for what, and that nothing stays open."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from decimal import Decimal
+
+import httpx
+from flow_streams import events
+from gateway_process import Gateway, GatewayHome, Tenant
+
+LONG = {"prompt": "Once upon a time", "max_tokens": 400, "seed": 3}
+
+
+def wait_final(client: httpx.Client, generation_id: str) -> dict:
+    """The generation, once it is in a final state."""
+    for _ in range(200):
+        view = client.get(f"/generations/{generation_id}").raise_for_status().json()
+        if view["status"] not in {"admitted", "running"}:
+            return view
+        time.sleep(0.05)
+    raise AssertionError(f"{generation_id} never ended")
+
+
+def assert_nothing_held(client: httpx.Client) -> None:
+    assert Decimal(client.get("/balance").raise_for_status().json()["held"]) == 0
+
+
+def test_a_client_that_leaves_mid_stream_pays_for_the_committed_blocks_only(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    with gateway.client(tenant.key) as client:
+        seen = []
+        with client.stream("POST", "/generate", json={**LONG, "stream": True}) as response:
+            request_id = response.headers["request-id"]
+            for name, data in events(response):
+                assert name == "block"
+                seen.append(data)
+                if len(seen) == 3:
+                    break
+        view = wait_final(client, request_id)
+        assert view["status"] == "cancelled"
+        assert view["usage"]["output_tokens"] >= sum(block["tokens"] for block in seen)
+        assert view["usage"]["output_tokens"] < LONG["max_tokens"]
+        assert view["output"].startswith("".join(block["text"] for block in seen))
+        assert view["receipt"]["receipt"]["output"]["tokens"] == view["usage"]["output_tokens"]
+        assert_nothing_held(client)
+    gateway.home.dflash("reconcile")
+
+
+def test_a_client_that_leaves_a_plain_request_ends_it_too(gateway: Gateway, tenant: Tenant) -> None:
+    with gateway.client(tenant.key) as client:
+        with contextlib.suppress(httpx.ReadTimeout):
+            client.post("/generate", json=LONG, timeout=httpx.Timeout(10, read=0.15))
+        listed = client.get("/receipts").raise_for_status().json()
+        for _ in range(100):
+            if listed["items"]:
+                break
+            time.sleep(0.05)
+            listed = client.get("/receipts").raise_for_status().json()
+        assert listed["items"]
+        assert_nothing_held(client)
+    gateway.home.dflash("reconcile")
+
+
+def test_a_cancel_storm_leaves_no_hold_open(gateway: Gateway, tenant: Tenant) -> None:
+    ids: list[str] = []
+
+    def leave_early(blocks: int) -> None:
+        body = {**LONG, "seed": blocks, "stream": True}
+        with (
+            gateway.client(tenant.key) as client,
+            client.stream("POST", "/generate", json=body) as response,
+        ):
+            ids.append(response.headers["request-id"])
+            for count, _ in enumerate(events(response)):
+                if count >= blocks:
+                    return
+
+    threads = [threading.Thread(target=leave_early, args=(n % 4,)) for n in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(ids) == 24
+    with gateway.client(tenant.key) as client:
+        for request_id in ids:
+            wait_final(client, request_id)
+        assert_nothing_held(client)
+    gateway.home.dflash("reconcile")
+
+
+def test_after_kill_9_every_request_is_final_and_delivered_blocks_are_billed_once(
+    home: GatewayHome, tenant: Tenant
+) -> None:
+    seen: dict[str, list[dict]] = {}
+    enough = threading.Event()
+
+    def read(gateway: Gateway, seed: int) -> None:
+        body = {**LONG, "seed": seed, "stream": True}
+        try:
+            with (
+                gateway.client(tenant.key) as client,
+                client.stream("POST", "/generate", json=body) as response,
+            ):
+                blocks = seen.setdefault(response.headers["request-id"], [])
+                for name, data in events(response):
+                    if name == "block":
+                        blocks.append(data)
+                    if len(seen) == 4 and all(len(b) > 2 for b in list(seen.values())):
+                        enough.set()
+        except httpx.TransportError:
+            return
+
+    gateway = Gateway.start(home)
+    threads = [threading.Thread(target=read, args=(gateway, seed)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    assert enough.wait(timeout=60)
+    gateway.kill()
+    for thread in threads:
+        thread.join()
+
+    with home.running() as restarted, restarted.client(tenant.key) as client:
+        for request_id, blocks in seen.items():
+            view = client.get(f"/generations/{request_id}").raise_for_status().json()
+            assert view["status"] in {"failed", "completed"}
+            assert view["output"].startswith("".join(block["text"] for block in blocks))
+            assert view["receipt"]["receipt"]["output"]["tokens"] >= sum(
+                block["tokens"] for block in blocks
+            )
+        assert_nothing_held(client)
+        receipts = client.get("/receipts").raise_for_status().json()["items"]
+        assert len(receipts) == len(seen)
+    home.dflash("reconcile")
+
+
+def test_the_engine_process_dying_fails_its_requests_and_the_gateway_goes_on(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    import psutil
+
+    with gateway.client(tenant.key) as client:
+        with client.stream("POST", "/generate", json={**LONG, "stream": True}) as response:
+            received = events(response)
+            next(received)
+            for child in psutil.Process(gateway.process.pid).children(recursive=True):
+                child.kill()
+            last = list(received)[-1]
+        assert last[0] == "receipt"
+        assert last[1]["status"] == "failed"
+        for _ in range(200):
+            if client.get("/ready").status_code == 200:
+                break
+            time.sleep(0.1)
+        again = client.post("/generate", json={**LONG, "max_tokens": 8})
+        assert again.raise_for_status().json()["status"] == "completed"
+        assert_nothing_held(client)
+    gateway.home.dflash("reconcile")

@@ -1,0 +1,108 @@
+"""One request through the real gateway and engine processes, to a receipt that verifies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from flow_streams import events
+from gateway_process import Gateway, Tenant, make_tenant
+
+PROMPT = {"prompt": "def add(a, b):", "max_tokens": 24, "seed": 7}
+
+
+def test_an_answer_comes_with_a_receipt_that_verifies_offline(
+    gateway: Gateway, tenant: Tenant, tmp_path: Path
+) -> None:
+    with gateway.client(tenant.key) as client:
+        answer = client.post("/generate", json=PROMPT).raise_for_status().json()
+        keys = client.get("/receipt-keys").raise_for_status().json()
+    assert answer["status"] == "completed"
+    assert answer["usage"]["output_tokens"] == 24
+    receipt = answer["receipt"]["receipt"]
+    assert receipt["output"]["sha256"] == hashlib.sha256(answer["output"].encode()).hexdigest()
+    assert sum(Decimal(line["amount"]) for line in receipt["lines"]) == Decimal(receipt["total"])
+    assert receipt["energy"]["class"] in {"measured", "estimated"}
+
+    receipt_file, keys_file = tmp_path / "receipt.json", tmp_path / "keys.json"
+    receipt_file.write_text(json.dumps(answer["receipt"]))
+    keys_file.write_text(json.dumps(keys))
+    home = gateway.home
+    home.dflash("receipt", "verify", str(receipt_file), "--keys", str(keys_file))
+
+    forged = json.loads(receipt_file.read_text())
+    forged["receipt"]["total"] = "0"
+    receipt_file.write_text(json.dumps(forged))
+    refused = home.dflash(
+        "receipt", "verify", str(receipt_file), "--keys", str(keys_file), check=False
+    )
+    assert refused.returncode != 0
+
+
+def test_the_balance_falls_by_exactly_the_receipts_total(gateway: Gateway, tenant: Tenant) -> None:
+    with gateway.client(tenant.key) as client:
+        before = client.get("/balance").raise_for_status().json()
+        answer = client.post("/generate", json=PROMPT).raise_for_status().json()
+        after = client.get("/balance").raise_for_status().json()
+    spent = Decimal(before["available"]) - Decimal(after["available"])
+    assert spent == Decimal(answer["cost"]) > 0
+    assert Decimal(after["held"]) == 0
+
+
+def test_reading_a_generation_answers_the_same_and_never_bills(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    with gateway.client(tenant.key) as client:
+        answer = client.post("/generate", json=PROMPT).raise_for_status().json()
+        balance = client.get("/balance").json()
+        for _ in range(3):
+            assert client.get(f"/generations/{answer['id']}").raise_for_status().json() == answer
+        assert client.get("/balance").json() == balance
+
+
+def test_a_stream_shows_the_same_text_block_by_block_and_the_receipt_last(
+    gateway: Gateway, tenant
+) -> None:
+    with gateway.client(tenant.key) as client:
+        whole = client.post("/generate", json=PROMPT).raise_for_status().json()
+        with client.stream("POST", "/generate", json={**PROMPT, "stream": True}) as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            received = list(events(response))
+    assert [name for name, _ in received[:-1]] == ["block"] * (len(received) - 1)
+    assert received[-1][0] == "receipt"
+    assert "".join(block["text"] for _, block in received[:-1]) == whole["output"]
+    assert [block["index"] for _, block in received[:-1]] == list(range(len(received) - 1))
+    assert received[-1][1]["output"] == whole["output"]
+
+
+def test_drafting_changes_no_token_and_the_same_seed_repeats(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    sampled = {**PROMPT, "temperature": 0.9, "top_p": 0.95}
+    with gateway.client(tenant.key) as client:
+        outputs = {
+            client.post("/generate", json={**sampled, "draft": draft}).json()["output"]
+            for draft in (True, False, True)
+        }
+    assert len(outputs) == 1
+
+
+def test_engine_events_rated_lines_and_ledger_agree(gateway: Gateway, tenant: Tenant) -> None:
+    with gateway.client(tenant.key) as client:
+        for seed in range(5):
+            client.post("/generate", json={**PROMPT, "seed": seed}).raise_for_status()
+    gateway.home.dflash("reconcile")
+
+
+@pytest.mark.parametrize("tariff", ["token", "semantic", "confidence", "energy"])
+def test_every_shipped_tariff_charges_a_request(
+    gateway: Gateway, tenant: Tenant, tariff: str
+) -> None:
+    other = make_tenant(gateway.home, tariff=tariff)
+    with gateway.client(other.key) as client:
+        answer = client.post("/generate", json=PROMPT).raise_for_status().json()
+    assert answer["receipt"]["receipt"]["tariff"]["name"] == tariff
+    assert Decimal(answer["cost"]) > 0

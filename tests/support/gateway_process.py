@@ -1,0 +1,150 @@
+"""A real gateway process over a real engine process, for tests that need both.
+
+State lives under one home directory, so that a test can kill the process and start another on
+what it left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+START_TIMEOUT_S = 60.0
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class GatewayHome:
+    """A gateway's state on disk, and the command line that acts on it."""
+
+    path: Path
+    model: Path
+    database_url: str | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        env = {k: v for k, v in os.environ.items() if not k.startswith("DFLASH_")}
+        env |= {"DFLASH_HOME": str(self.path), "DFLASH_MODEL": str(self.model)}
+        env |= {"DFLASH_ENGINE__THREADS": "1"}
+        if self.database_url:
+            env["DFLASH_DATABASE_URL"] = self.database_url
+        return env | self.settings
+
+    def dflash(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a `dflash` command against this home."""
+        done = subprocess.run(
+            [sys.executable, "-m", "dflash", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(f"dflash {' '.join(arguments)}: {done.stderr}")
+        return done
+
+    def json(self, *arguments: str) -> dict[str, object]:
+        """Run a command with `--json` and read its last line."""
+        line = self.dflash(*arguments, "--json").stdout.strip().splitlines()[-1]
+        return dict(json.loads(line))
+
+    @contextmanager
+    def running(self) -> Iterator[Gateway]:
+        """Serve until the block ends; a process that a test killed is left as it is."""
+        gateway = Gateway.start(self)
+        try:
+            yield gateway
+        finally:
+            gateway.stop()
+
+
+@dataclass
+class Gateway:
+    """A serving process."""
+
+    home: GatewayHome
+    process: subprocess.Popen[bytes]
+    url: str
+    log: Path
+
+    @classmethod
+    def start(cls, home: GatewayHome) -> Gateway:
+        port = free_port()
+        log = home.path / "gateway.log"
+        with log.open("ab") as sink:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dflash", "serve", "--port", str(port)],
+                env=home.environment,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,
+            )
+        gateway = cls(home, process, f"http://127.0.0.1:{port}", log)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise AssertionError(f"gateway ended at start: {log.read_text()[-4000:]}")
+            try:
+                if httpx.get(f"{gateway.url}/ready", timeout=2).status_code == 200:
+                    return gateway
+            except httpx.TransportError:
+                time.sleep(0.05)
+        gateway.kill()
+        raise AssertionError(f"gateway did not become ready: {log.read_text()[-4000:]}")
+
+    def client(self, key: str | None, **options: object) -> httpx.Client:
+        """An HTTP client that presents `key`."""
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60, **options)  # type: ignore[arg-type]
+
+    def kill(self) -> None:
+        """SIGKILL the serving process alone: its engine must notice by itself."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        """Ask the process to end, and insist."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise AssertionError("gateway did not stop on SIGTERM") from None
+
+
+@dataclass
+class Tenant:
+    """A tenant of a home, and its developer key."""
+
+    home: GatewayHome
+    id: str
+    key: str
+
+
+def make_tenant(home: GatewayHome, credit: str = "5", tariff: str = "composite") -> Tenant:
+    """A tenant with credit, a tariff and a developer key."""
+    created = home.json("tenant", "create", "Acme", "--tariff", tariff)
+    tenant_id = str(created["id"])
+    if credit != "0":
+        home.dflash("credit", "grant", tenant_id, credit)
+    key = home.json("key", "create", "--tenant", tenant_id, "--role", "developer", "--name", "test")
+    return Tenant(home, tenant_id, str(key["secret"]))
