@@ -100,6 +100,7 @@ def _current(connection: Connection) -> str | None:
 
 
 def _scripts() -> Path:
-    """The history: inside the package when installed from a wheel, else beside it."""
-    packaged = Path(__file__).parent / "_migrations"
-    return packaged if packaged.is_dir() else Path(__file__).parents[1] / "migrations"
+    """The history: beside the packages, in a checkout as in an installed wheel."""
+    beside = Path(__file__).parents[1]
+    packaged = beside / "dflash_gateway_migrations"
+    return packaged if packaged.is_dir() else beside / "migrations"

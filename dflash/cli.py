@@ -30,7 +30,7 @@ class Entry(NamedTuple):
 COMMANDS: dict[str, Entry] = {
     "quickstart": Entry("api.quickstart", "Fetch a model, serve it, and show one signed receipt."),
     "serve": Entry("api.cli", "Run the gateway and its engine."),
-    "doctor": Entry("api.doctor", "Check what otherwise fails silently, and say what to do."),
+    "doctor": Entry("api.doctor.cli", "Check what otherwise fails silently, and say what to do."),
     "migrate": Entry("api.cli", "Bring the database to this release's schema."),
     "pull": Entry("engine.cli", "Fetch a known model and convert it to .dfm."),
     "convert": Entry("engine.cli", "Convert a GGUF file to .dfm."),

@@ -1,0 +1,1 @@
+"""What otherwise fails silently: checks of this machine, this installation and its state."""

@@ -1,0 +1,156 @@
+"""One line of history that upgrades and downgrades alike on both databases, to what code expects.
+
+The reference is a database made from the metadata: migrated and made schemas are reflected and
+compared whole, check constraints and triggers among them, which Alembic's own comparison omits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from databases import METADATA
+from sqlalchemy import Connection, Engine, MetaData, inspect, text
+from sqlalchemy.exc import DatabaseError
+
+from api import migrate
+from metering.database import open_database, snapshot, transaction
+
+TENANT = "INSERT INTO tenants VALUES ('t', 'T', 'EUR', 'UTC', false, 'now', false, 1)"
+ENTRY = (
+    "INSERT INTO audit_log (seq, at_us, actor, action, subject, detail)"
+    " VALUES (1, 1, 'cli', 'a', 's', '{}')"
+)
+
+
+@pytest.fixture
+def migrated(blank_database_url: str) -> Iterator[Engine]:
+    migrate.upgrade(blank_database_url)
+    database = open_database(blank_database_url)
+    yield database
+    database.dispose()
+
+
+def triggers_of(connection: Connection) -> set[str]:
+    if connection.dialect.name == "sqlite":
+        query = "SELECT name || ' ' || sql FROM sqlite_master WHERE type = 'trigger'"
+    else:
+        query = "SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal"
+    return {" ".join(row) for row in connection.execute(text(query))}
+
+
+def schema_of(connection: Connection) -> dict[str, Any]:
+    inspector = inspect(connection)
+    return {
+        table: {
+            "columns": [
+                (column["name"], str(column["type"]), column["nullable"], column["default"])
+                for column in inspector.get_columns(table)
+            ],
+            "key": inspector.get_pk_constraint(table),
+            "foreign": ordered(inspector.get_foreign_keys(table)),
+            "unique": ordered(inspector.get_unique_constraints(table)),
+            "checks": ordered(inspector.get_check_constraints(table)),
+            "indexes": ordered(inspector.get_indexes(table)),
+        }
+        for table in inspector.get_table_names()
+        if table != "alembic_version"
+    }
+
+
+def ordered(parts: list[Any]) -> list[str]:
+    return sorted(json.dumps(part, sort_keys=True, default=str) for part in parts)
+
+
+def declared_tables() -> MetaData:
+    """One MetaData of all packages' tables; a copy, because Alembic's comparison edits it."""
+    together = MetaData()
+    for metadata in METADATA:
+        for table in metadata.sorted_tables:
+            table.to_metadata(together)
+    return together
+
+
+def test_a_migrated_schema_is_the_one_the_tables_declare(migrated: Engine) -> None:
+    with snapshot(migrated) as connection:
+        context = MigrationContext.configure(connection, opts={"compare_server_default": True})
+        assert compare_metadata(context, declared_tables()) == []
+
+
+def test_a_migrated_schema_equals_one_made_from_the_tables(
+    migrated: Engine, request: pytest.FixtureRequest
+) -> None:
+    kind = {"sqlite": "sqlite", "postgresql": "postgres"}[migrated.dialect.name]
+    reference = request.getfixturevalue(f"{kind}_database")
+    with snapshot(migrated) as ours, snapshot(reference) as declared:
+        assert schema_of(ours) == schema_of(declared)
+        assert triggers_of(ours) >= triggers_of(declared)
+
+
+def test_downgrading_to_base_leaves_nothing_behind(blank_database_url: str) -> None:
+    migrate.upgrade(blank_database_url)
+    assert migrate.downgrade(blank_database_url).current is None
+    database = open_database(blank_database_url)
+    with snapshot(database) as connection:
+        assert inspect(connection).get_table_names() == ["alembic_version"]
+        assert triggers_of(connection) == set()
+        if connection.dialect.name == "postgresql":
+            functions = "SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
+            assert connection.execute(text(functions)).scalar_one() == 0
+    database.dispose()
+
+
+def test_history_can_be_walked_down_and_up_again(blank_database_url: str) -> None:
+    migrate.upgrade(blank_database_url)
+    migrate.downgrade(blank_database_url)
+    assert migrate.upgrade(blank_database_url).is_current
+
+
+def test_upgrading_twice_changes_nothing(migrated: Engine, blank_database_url: str) -> None:
+    with transaction(migrated) as connection:
+        connection.execute(text(TENANT))
+    assert migrate.upgrade(blank_database_url) == migrate.state(migrated)
+    with snapshot(migrated) as connection:
+        assert connection.execute(text("SELECT count(*) FROM tenants")).scalar_one() == 1
+
+
+def test_gateways_that_start_together_migrate_once(blank_database_url: str) -> None:
+    with ThreadPoolExecutor(4) as starts:
+        states = list(starts.map(migrate.upgrade, [blank_database_url] * 4))
+    assert all(state.is_current for state in states)
+
+
+def test_what_was_logged_can_be_neither_changed_nor_removed(migrated: Engine) -> None:
+    with transaction(migrated) as connection:
+        connection.execute(text(ENTRY))
+    for statement in ("UPDATE audit_log SET actor = 'me'", "DELETE FROM audit_log"):
+        with pytest.raises(DatabaseError, match="append-only"), transaction(migrated) as connection:
+            connection.execute(text(statement))
+
+
+@pytest.mark.parametrize(
+    "table",
+    ["transfers", "rated_lines", "receipts", "adjustments", "audit_log", "usage_events"],
+)
+def test_every_record_table_is_guarded(migrated: Engine, table: str) -> None:
+    with snapshot(migrated) as connection:
+        texts = [trigger.replace("public.", "") for trigger in triggers_of(connection)]
+    assert sum(f" ON {table} " in text for text in texts) == 2
+
+
+def test_a_missing_sqlite_file_is_not_created_by_asking(tmp_path: Path) -> None:
+    state = migrate.check(f"sqlite:///{tmp_path / 'none.db'}")
+    assert state.current is None
+    assert not state.is_current
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_of_a_new_sqlite_file_is_made(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'var' / 'gateway.db'}"
+    assert migrate.upgrade(url) == migrate.check(url)
