@@ -1,0 +1,99 @@
+"""The gateway's own errors: who asks, what they ask for, and how often.
+
+No status codes here; `api.problems` maps every class to HTTP.
+"""
+
+from __future__ import annotations
+
+
+class ApiError(Exception):
+    """Anything the gateway itself refuses."""
+
+
+class InvalidParameter(ApiError):
+    """A value that can't be used; `parameter` is its path in the body, or its name."""
+
+    def __init__(self, message: str, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+
+
+class InvalidBody(InvalidParameter):
+    """A body that is not JSON, or not of the shape that the route takes."""
+
+
+class InvalidCursor(InvalidParameter):
+    """A page cursor that this route never gave out."""
+
+
+class Unauthenticated(ApiError):
+    """A request that no living key vouches for."""
+
+
+class MissingKey(Unauthenticated):
+    """No key was presented."""
+
+
+class InvalidKey(Unauthenticated):
+    """A key that is malformed, mistyped or unknown: which of these is not said."""
+
+
+class ExpiredKey(Unauthenticated):
+    """A key past its expiry."""
+
+
+class RevokedKey(Unauthenticated):
+    """A key that was revoked."""
+
+
+class Forbidden(ApiError):
+    """A living key whose role does not reach this far; `needed` is the missing scope."""
+
+    def __init__(self, message: str, needed: str) -> None:
+        super().__init__(message)
+        self.needed = needed
+
+
+class TenantSuspended(ApiError):
+    """The tenant may read its records, but spend nothing."""
+
+
+class NotFound(ApiError):
+    """Nothing of this kind has this id, or another tenant owns it: which of these is not said."""
+
+
+class Conflict(ApiError):
+    """The state of things does not allow this now."""
+
+
+class Unsupported(InvalidParameter):
+    """An option that exists in the design and is not offered yet: refused, never ignored."""
+
+
+class RateLimited(ApiError):
+    """The key's requests of this minute are used up."""
+
+    def __init__(self, limit: int, retry_after_s: int) -> None:
+        super().__init__(f"at most {limit} requests a minute; try again in {retry_after_s} s")
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+
+
+class InvalidIdempotencyKey(ApiError):
+    """An `Idempotency-Key` that is empty, too long or not printable."""
+
+
+class IdempotencyMismatch(ApiError):
+    """An `Idempotency-Key` that was used before, with another body."""
+
+
+class RequestInFlight(ApiError):
+    """An `Idempotency-Key` whose first request is still being answered."""
+
+
+class GenerationFailed(ApiError):
+    """A request that was admitted and then failed on our side; what it delivered is on record."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"generation {request_id} failed; what was delivered is on its receipt")
+        self.request_id = request_id

@@ -1,0 +1,107 @@
+"""The rate limit of a key: counted in the database, so that it holds across processes.
+
+A sliding window of a minute, from two counts: this minute's, and the share of the last one's that
+the window still covers. The count and its check are one statement, so parallel requests can't
+pass it together.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from api.errors import RateLimited
+from api.tables import rate_windows
+
+MINUTE_US = 60_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a key may still do. `reset_s` is when this minute ends."""
+
+    limit: int
+    remaining: int
+    reset_s: int
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """As draft-ietf-httpapi-ratelimit-headers-09 writes it."""
+        return {
+            "RateLimit-Policy": policy(self.limit),
+            "RateLimit": f'"requests";r={self.remaining};t={self.reset_s}',
+        }
+
+
+def policy(limit: int) -> str:
+    """The value of `RateLimit-Policy`."""
+    return f'"requests";q={limit};w=60'
+
+
+def count(connection: Connection, key_id: str, limit: int, now_us: int) -> Allowance:
+    """Count one of a key's `limit` requests a minute. Raises RateLimited, counting nothing.
+
+    It counts within the caller's transaction: one that is rolled back was not a request.
+    """
+    minute, elapsed_us = divmod(now_us, MINUTE_US)
+    before = _counted(connection, key_id, minute - 1)
+    # The last minute's requests that still lie in the window, rounded up.
+    carried = -(-before * (MINUTE_US - elapsed_us) // MINUTE_US)
+    used = _increment(connection, key_id, minute, at_most=limit - carried)
+    if used is None:
+        current = _counted(connection, key_id, minute)
+        wait_us = _wait_us(limit, before, current, elapsed_us)
+        raise RateLimited(limit, max(1, math.ceil(wait_us / 1_000_000)))
+    if used == 1:
+        connection.execute(
+            delete(rate_windows).where(
+                rate_windows.c.key_id == key_id, rate_windows.c.minute < minute - 1
+            )
+        )
+    reset_s = math.ceil((MINUTE_US - elapsed_us) / 1_000_000)
+    return Allowance(limit, max(0, limit - carried - used), reset_s)
+
+
+def _counted(connection: Connection, key_id: str, minute: int) -> int:
+    counted = connection.execute(
+        select(rate_windows.c.requests).where(
+            rate_windows.c.key_id == key_id, rate_windows.c.minute == minute
+        )
+    ).scalar_one_or_none()
+    return counted or 0
+
+
+def _increment(connection: Connection, key_id: str, minute: int, *, at_most: int) -> int | None:
+    """Add one to the minute's count, if that stays within `at_most`; the count, or null."""
+    if at_most < 1:
+        return None
+    upsert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    return connection.execute(
+        upsert(rate_windows)
+        .values(key_id=key_id, minute=minute, requests=1)
+        .on_conflict_do_update(
+            index_elements=[rate_windows.c.key_id, rate_windows.c.minute],
+            set_={"requests": rate_windows.c.requests + 1},
+            where=rate_windows.c.requests < at_most,
+        )
+        .returning(rate_windows.c.requests)
+    ).scalar_one_or_none()
+
+
+def _wait_us(limit: int, before: int, current: int, elapsed_us: int) -> int:
+    """How long until one more request would pass, if nobody else sends one.
+
+    A minute's count weighs less and less during the next one: `count` requests leave room for one
+    more among `limit` once `count * (1 - elapsed) <= limit - 1 - current`.
+    """
+    if current < limit:
+        return _room_at_us(before, limit - 1 - current) - elapsed_us
+    return MINUTE_US - elapsed_us + _room_at_us(current, limit - 1)
+
+
+def _room_at_us(count: int, room: int) -> int:
+    """The moment of a minute from which the last one's `count` weighs at most `room`."""
+    return max(0, MINUTE_US - room * MINUTE_US // count) if count else 0

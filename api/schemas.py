@@ -1,0 +1,64 @@
+"""What several routes say alike: names, ids, amounts, times and pages."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, TypeAlias
+
+from litestar.params import Parameter
+from msgspec import Meta
+
+from api import cursors
+
+# PostgreSQL stores no NUL, and no name needs a control character.
+Name: TypeAlias = Annotated[
+    str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", examples=["Acme"])
+]
+Prose: TypeAlias = Annotated[str, Meta(min_length=1, max_length=10_000, pattern=r"^[^\x00]*$")]
+Amount: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=r"^[0-9]{1,9}(\.[0-9]{1,9})?$",
+        description="A decimal amount in the tenant's currency",
+        examples=["12.50"],
+    ),
+]
+Instant: TypeAlias = Annotated[
+    datetime,
+    Meta(tz=True, description="RFC 3339, with its offset", examples=["2026-12-01T00:00:00Z"]),
+]
+
+_ID = r"^[A-Za-z0-9_.:-]{1,64}$"
+TenantId: TypeAlias = Annotated[
+    str, Meta(pattern=_ID, description="A tenant's id", examples=["ten_0193a0c2f1"])
+]
+PathId: TypeAlias = Annotated[str, Parameter(pattern=_ID)]
+TenantQuery: TypeAlias = Annotated[
+    str | None,
+    Parameter(pattern=_ID, description="Which tenant; only an operator's key may name another"),
+]
+CursorQuery: TypeAlias = Annotated[
+    str | None,
+    Parameter(max_length=1000, description="`next_cursor` of the page before"),
+]
+LimitQuery: TypeAlias = Annotated[
+    int, Parameter(ge=1, le=cursors.PAGE_MAX, description="How many items, at most")
+]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def to_time(at_us: int) -> datetime:
+    """Epoch microseconds as a moment in UTC, exactly."""
+    return _EPOCH + at_us * _MICROSECOND
+
+
+def to_time_or_null(at_us: int | None) -> datetime | None:
+    """The same, where there may be none."""
+    return None if at_us is None else to_time(at_us)
+
+
+def to_us(at: datetime) -> int:
+    """A moment as epoch microseconds, exactly."""
+    return (at - _EPOCH) // _MICROSECOND

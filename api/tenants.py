@@ -1,0 +1,170 @@
+"""Tenants: who is billed, in which currency, and on what terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import uuid_utils
+from sqlalchemy import Connection, Row, and_, insert, or_, select, update
+
+from api.errors import InvalidParameter, NotFound, TenantSuspended, Unsupported
+from metering import clock
+from metering.tables import tenants
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A tenant as it stands. `review_opt_in` is its consent to pay for human reviews."""
+
+    id: str
+    name: str
+    currency: str
+    time_zone: str
+    review_opt_in: bool
+    review_delivery: str  # "now": answers are delivered at once and reviewed afterwards
+    suspended: bool
+    created_at_us: int
+
+
+def create(
+    connection: Connection,
+    *,
+    name: str,
+    currency: str = "USD",
+    time_zone: str = "UTC",
+    review_opt_in: bool = False,
+    review_delivery: str = "now",
+) -> Tenant:
+    """Add a tenant, without credit or keys. Raises InvalidParameter or Unsupported."""
+    _check_currency(currency)
+    _check_time_zone(time_zone)
+    _check_delivery(review_delivery)
+    tenant = Tenant(
+        id=f"ten_{uuid_utils.uuid7().hex}",
+        name=name,
+        currency=currency,
+        time_zone=time_zone,
+        review_opt_in=review_opt_in,
+        review_delivery=review_delivery,
+        suspended=False,
+        created_at_us=clock.now_us(),
+    )
+    connection.execute(
+        insert(tenants).values(
+            id=tenant.id,
+            name=tenant.name,
+            currency=tenant.currency,
+            time_zone=tenant.time_zone,
+            review_opt_in=tenant.review_opt_in,
+            review_delivery=tenant.review_delivery,
+            suspended=tenant.suspended,
+            created_at_us=tenant.created_at_us,
+        )
+    )
+    return tenant
+
+
+def change(
+    connection: Connection,
+    tenant_id: str,
+    *,
+    name: str | None = None,
+    time_zone: str | None = None,
+    review_opt_in: bool | None = None,
+    review_delivery: str | None = None,
+) -> Tenant:
+    """Change settings; null leaves one as it is. The currency can't change: its ledger is in it.
+
+    Raises NotFound, InvalidParameter or Unsupported.
+    """
+    require(connection, tenant_id)
+    if time_zone is not None:
+        _check_time_zone(time_zone)
+    if review_delivery is not None:
+        _check_delivery(review_delivery)
+    settings = {
+        "name": name,
+        "time_zone": time_zone,
+        "review_opt_in": review_opt_in,
+        "review_delivery": review_delivery,
+    }
+    changed = {key: value for key, value in settings.items() if value is not None}
+    if changed:
+        connection.execute(update(tenants).where(tenants.c.id == tenant_id).values(**changed))
+    return require(connection, tenant_id)
+
+
+def suspend(connection: Connection, tenant_id: str, *, suspended: bool = True) -> Tenant:
+    """Stop a tenant from spending, or let it again. What runs already runs to its end."""
+    require(connection, tenant_id)
+    connection.execute(update(tenants).where(tenants.c.id == tenant_id).values(suspended=suspended))
+    return require(connection, tenant_id)
+
+
+def find(connection: Connection, tenant_id: str) -> Tenant | None:
+    """A tenant by its id."""
+    row = connection.execute(select(tenants).where(tenants.c.id == tenant_id)).one_or_none()
+    return None if row is None else _from_row(row)
+
+
+def require(connection: Connection, tenant_id: str) -> Tenant:
+    """A tenant by its id. Raises NotFound."""
+    tenant = find(connection, tenant_id)
+    if tenant is None:
+        raise NotFound(f"no tenant {tenant_id}")
+    return tenant
+
+
+def require_active(connection: Connection, tenant_id: str) -> Tenant:
+    """A tenant that may spend. Raises NotFound or TenantSuspended."""
+    tenant = require(connection, tenant_id)
+    if tenant.suspended:
+        raise TenantSuspended("this tenant is suspended; its records can still be read")
+    return tenant
+
+
+def listing(
+    connection: Connection, *, limit: int, after: tuple[int, str] | None = None
+) -> list[Tenant]:
+    """Tenants, newest first. `after` is (created_at_us, id)."""
+    query = select(tenants).order_by(tenants.c.created_at_us.desc(), tenants.c.id.desc())
+    if after is not None:
+        created_at_us, tenant_id = after
+        query = query.where(
+            or_(
+                tenants.c.created_at_us < created_at_us,
+                and_(tenants.c.created_at_us == created_at_us, tenants.c.id < tenant_id),
+            )
+        )
+    return [_from_row(row) for row in connection.execute(query.limit(limit))]
+
+
+def _from_row(row: Row[tuple[object, ...]]) -> Tenant:
+    return Tenant(**row._mapping)
+
+
+def _check_currency(currency: str) -> None:
+    if not (
+        len(currency) == 3 and currency.isascii() and currency.isalpha() and currency.isupper()
+    ):
+        raise InvalidParameter("a currency is an ISO 4217 code such as USD", "currency")
+
+
+def _check_time_zone(time_zone: str) -> None:
+    try:
+        ZoneInfo(time_zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidParameter(
+            "a time zone is an IANA name such as Europe/Berlin", "time_zone"
+        ) from None
+
+
+def _check_delivery(review_delivery: str) -> None:
+    if review_delivery == "held":
+        raise Unsupported(
+            "holding answers until they are reviewed is not supported yet; use 'now'",
+            "review_delivery",
+        )
+    if review_delivery != "now":
+        raise InvalidParameter("review_delivery is 'now'", "review_delivery")
