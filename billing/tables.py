@@ -64,7 +64,8 @@ accounts = Table(
         name="no_overdraft",
     ),
 )
-# Null tenants are distinct in a unique constraint, so the id itself is "<tenant or op>:<kind>:<cur>".
+# Null tenants are distinct in a unique constraint, so the id itself is unique by construction:
+# "<tenant or op>:<kind>:<currency>".
 
 transfers = Table(
     "transfers",

@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine, create_engine, text
+
 from api.tables import metadata as api_metadata
 from billing import triggers
 from billing.tables import metadata as billing_metadata
 from metering.database import open_database, transaction
 from metering.tables import metadata as metering_metadata
-from sqlalchemy import Engine, create_engine, text
 
 METADATA = (metering_metadata, billing_metadata, api_metadata)
 DIALECTS = ("sqlite", "postgresql")

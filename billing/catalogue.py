@@ -1,0 +1,195 @@
+"""Which tariff a tenant pays, and when: published versions, never changed, effective-dated.
+
+Intervals are half-open: a version is in force in [effective_from_us, effective_to_us), and a
+version's successor begins where it ends.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sqlalchemy import Connection, RowMapping, insert, or_, select, update
+
+from billing import tariffs
+from billing.errors import NoTariff, TariffConflict, UnknownTenant
+from billing.tables import tariff_versions, tenant_tariffs
+from billing.tariffs import Tariff
+from metering import clock
+from metering.tables import requests, tenants
+
+
+@dataclass(frozen=True, slots=True)
+class TariffVersion:
+    """One published version of a tariff. `id` is "<tariff>@<version>"."""
+
+    id: str
+    tariff: str
+    version: int
+    currency: str
+    document: Tariff
+    document_sha256: str
+    effective_from_us: int
+    effective_to_us: int | None  # exclusive; null is open
+
+
+def version(connection: Connection, version_id: str) -> TariffVersion:
+    """The version with this id; raises NoTariff when there is none."""
+    row = connection.execute(
+        select(tariff_versions).where(tariff_versions.c.id == version_id)
+    ).one_or_none()
+    if row is None:
+        raise NoTariff(f"no tariff version {version_id!r}")
+    return _from_row(row._mapping)
+
+
+def versions(connection: Connection, tariff: str | None = None) -> list[TariffVersion]:
+    """Every version, or every version of one tariff, by name and number."""
+    query = select(tariff_versions).order_by(tariff_versions.c.tariff, tariff_versions.c.version)
+    if tariff is not None:
+        query = query.where(tariff_versions.c.tariff == tariff)
+    return [_from_row(row) for row in connection.execute(query).mappings()]
+
+
+def tariff_in_force(connection: Connection, tenant_id: str, at_us: int) -> TariffVersion:
+    """The version that a request admitted now would be pinned to; raises NoTariff."""
+    assigned = connection.scalar(
+        select(tenant_tariffs.c.tariff)
+        .where(tenant_tariffs.c.tenant_id == tenant_id)
+        .where(tenant_tariffs.c.effective_from_us <= at_us)
+        .order_by(tenant_tariffs.c.effective_from_us.desc())
+        .limit(1)
+    )
+    if assigned is None:
+        raise NoTariff(f"tenant {tenant_id!r} has no tariff")
+    row = connection.execute(
+        select(tariff_versions)
+        .where(tariff_versions.c.tariff == assigned)
+        .where(tariff_versions.c.effective_from_us <= at_us)
+        .where(
+            or_(
+                tariff_versions.c.effective_to_us.is_(None),
+                tariff_versions.c.effective_to_us > at_us,
+            )
+        )
+    ).one_or_none()
+    if row is None:
+        raise NoTariff(f"no version of tariff {assigned!r} is in force")
+    return _from_row(row._mapping)
+
+
+def publish(
+    connection: Connection, tariff: Tariff, effective_from_us: int | None = None
+) -> TariffVersion:
+    """Add a version, in force from the given time or from now, and end its predecessor there.
+
+    Publishing the latest document again changes nothing and returns its version. Raises
+    TariffConflict when the version would not come after its predecessor, would reprice requests
+    that were admitted already, or changes the currency.
+    """
+    sha256 = tariffs.document_sha256(tariff)
+    latest = (versions(connection, tariff.name) or [None])[-1]
+    if latest is not None and latest.document_sha256 == sha256:
+        return latest
+    now = clock.now_us()
+    start = now if effective_from_us is None else effective_from_us
+    if latest is not None:
+        _succeed(connection, latest, tariff, start)
+    number = 1 if latest is None else latest.version + 1
+    version_id = f"{tariff.name}@{number}"
+    connection.execute(
+        insert(tariff_versions).values(
+            id=version_id,
+            tariff=tariff.name,
+            version=number,
+            currency=tariff.currency,
+            document=tariffs.canonical(tariff),
+            document_sha256=sha256,
+            effective_from_us=start,
+            created_at_us=now,
+        )
+    )
+    return TariffVersion(
+        version_id, tariff.name, number, tariff.currency, tariff, sha256, start, None
+    )
+
+
+def assign(connection: Connection, tenant_id: str, tariff_name: str, from_us: int) -> None:
+    """Let a tenant pay this tariff from a time on. Assigning the same again changes nothing.
+
+    Raises UnknownTenant, NoTariff, or TariffConflict when the currencies differ or another tariff
+    was assigned from the same moment.
+    """
+    currency = connection.scalar(select(tenants.c.currency).where(tenants.c.id == tenant_id))
+    if currency is None:
+        raise UnknownTenant(f"no tenant {tenant_id!r}")
+    known = versions(connection, tariff_name)
+    if not known:
+        raise NoTariff(f"no tariff {tariff_name!r}")
+    if known[-1].currency != currency:
+        raise TariffConflict(
+            f"tariff {tariff_name!r} is in {known[-1].currency}, the tenant pays {currency}"
+        )
+    already = connection.scalar(
+        select(tenant_tariffs.c.tariff)
+        .where(tenant_tariffs.c.tenant_id == tenant_id)
+        .where(tenant_tariffs.c.effective_from_us == from_us)
+    )
+    if already is None:
+        connection.execute(
+            insert(tenant_tariffs).values(
+                tenant_id=tenant_id, effective_from_us=from_us, tariff=tariff_name
+            )
+        )
+    elif already != tariff_name:
+        raise TariffConflict(f"tariff {already!r} was assigned from the same moment")
+
+
+def install_shipped(connection: Connection) -> None:
+    """Publish the tariffs that come with the gateway, unless a tariff of that name exists."""
+    names = set(connection.scalars(select(tariff_versions.c.tariff).distinct()))
+    for name, tariff in tariffs.shipped().items():
+        if name not in names:
+            publish(connection, tariff, 0)
+
+
+def _succeed(connection: Connection, latest: TariffVersion, tariff: Tariff, start: int) -> None:
+    if tariff.currency != latest.currency:
+        raise TariffConflict(
+            f"tariff {tariff.name!r} is in {latest.currency}; publish another name for "
+            f"{tariff.currency}"
+        )
+    if start <= latest.effective_from_us:
+        raise TariffConflict(f"{latest.id} is in force from {latest.effective_from_us} on")
+    repriced = connection.scalar(
+        select(requests.c.id)
+        .where(requests.c.tariff_version_id == latest.id)
+        .where(requests.c.started_at_us >= start)
+        .limit(1)
+    )
+    if repriced is not None:
+        raise TariffConflict(f"requests were admitted under {latest.id} since {start}")
+    connection.execute(
+        update(tariff_versions)
+        .where(tariff_versions.c.id == latest.id)
+        .values(effective_to_us=start)
+    )
+
+
+def _from_row(row: RowMapping) -> TariffVersion:
+    return TariffVersion(
+        id=row["id"],
+        tariff=row["tariff"],
+        version=row["version"],
+        currency=row["currency"],
+        document=_parsed(row["document"]),
+        document_sha256=row["document_sha256"],
+        effective_from_us=row["effective_from_us"],
+        effective_to_us=row["effective_to_us"],
+    )
+
+
+@lru_cache(maxsize=256)
+def _parsed(document: str) -> Tariff:
+    return tariffs.parse(json.loads(document))

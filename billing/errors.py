@@ -1,0 +1,117 @@
+"""Billing's errors. Amounts in them are nano; the gateway maps the classes to HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+
+class BillingError(Exception):
+    """Anything that billing refuses."""
+
+
+class InvalidAmount(BillingError):
+    """Text that is no amount, or an amount out of range."""
+
+
+class InvalidTariff(BillingError):
+    """A tariff document that can't be published; `errors` names every fault and its place."""
+
+    def __init__(self, errors: Sequence[str]) -> None:
+        super().__init__("; ".join(errors))
+        self.errors = tuple(errors)
+
+
+class TariffConflict(BillingError):
+    """A publication or assignment that would rewrite the past, or mix currencies."""
+
+
+class NoTariff(BillingError):
+    """No tariff of this name, or none in force for this tenant at this time."""
+
+
+class UnknownTenant(BillingError):
+    """No tenant of this id."""
+
+
+class UnratableSummary(BillingError):
+    """A request summary that contradicts itself; nothing is charged for it."""
+
+
+class TransferConflict(BillingError):
+    """A transfer id that was booked before with another body."""
+
+
+class Overdraft(BillingError):
+    """A posting that would take an account below zero; nothing was changed."""
+
+    def __init__(self, account_id: str, needed_nano: int, available_nano: int) -> None:
+        super().__init__(f"{account_id} holds {available_nano} nano, {needed_nano} are needed")
+        self.account_id = account_id
+        self.needed_nano = needed_nano
+        self.available_nano = available_nano
+
+
+class InsufficientCredit(BillingError):
+    """The tenant's credit does not cover the hold; nothing was changed."""
+
+    def __init__(self, needed_nano: int, available_nano: int, currency: str) -> None:
+        super().__init__(
+            f"the hold needs {needed_nano} nano {currency}, {available_nano} are available"
+        )
+        self.needed_nano = needed_nano
+        self.available_nano = available_nano
+        self.currency = currency
+
+
+class CostCeilingTooLow(BillingError):
+    """The request's `max_cost` does not even cover its input and one token of output."""
+
+    def __init__(self, needed_nano: int, ceiling_nano: int, currency: str) -> None:
+        super().__init__(
+            f"max_cost is {ceiling_nano} nano {currency}; the least such a request may cost is "
+            f"{needed_nano}"
+        )
+        self.needed_nano = needed_nano
+        self.ceiling_nano = ceiling_nano
+        self.currency = currency
+
+
+class HoldConflict(BillingError):
+    """A hold that does not exist, is resolved already, or was placed with another body."""
+
+
+class ReviewItemNotFound(BillingError):
+    """No review item of this id."""
+
+
+class ReviewConflict(BillingError):
+    """The review item is not this reviewer's to claim or resolve now."""
+
+
+class InvalidVerdict(BillingError):
+    """A verdict that is unknown, or an edit without its edited output."""
+
+
+class ReceiptFault(StrEnum):
+    """What is wrong with a receipt."""
+
+    MALFORMED = "malformed"
+    UNSUPPORTED_ALGORITHM = "unsupported_algorithm"
+    UNKNOWN_KEY = "unknown_key"
+    RETIRED_KEY = "retired_key"
+    WRONG_HASH = "wrong_hash"
+    BAD_SIGNATURE = "bad_signature"
+    LINES_DO_NOT_SUM = "lines_do_not_sum"
+
+
+class InvalidReceipt(BillingError):
+    """A receipt that does not prove what it says; `reason` is stable, the message explains."""
+
+    def __init__(self, reason: ReceiptFault, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class InvalidSigningKey(BillingError):
+    """A key file that is no Ed25519 private key, or that others may read."""
