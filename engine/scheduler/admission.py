@@ -1,0 +1,55 @@
+"""What can never run is refused before it waits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from engine.errors import InvalidRequest, PromptTooLong
+from engine.requests import GenerationRequest, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the model and its storage can hold."""
+
+    vocab_size: int
+    context_length: int
+    kv_tokens: int
+
+    def check(self, request: GenerationRequest) -> None:
+        """Raise InvalidRequest, or PromptTooLong, if the request can never run to its end."""
+        if not request.prompt_ids:
+            raise InvalidRequest("the prompt has no tokens", "prompt")
+        if not all(0 <= token < self.vocab_size for token in request.prompt_ids):
+            raise InvalidRequest("the prompt has a token outside the vocabulary", "prompt")
+        if request.max_tokens < 1:
+            raise InvalidRequest("max_tokens must be at least 1", "max_tokens")
+        length = len(request.prompt_ids) + request.max_tokens
+        for limit, what in (
+            (self.context_length, "the model's context"),
+            (self.kv_tokens, "the engine's key-value storage"),
+        ):
+            if length > limit:
+                raise PromptTooLong(
+                    f"{len(request.prompt_ids)} prompt tokens and {request.max_tokens} new ones "
+                    f"exceed {what} of {limit} tokens",
+                    "max_tokens" if len(request.prompt_ids) < limit else "prompt",
+                )
+        if not all(request.stop):
+            raise InvalidRequest("a stop string is empty", "stop")
+        check_sampling(request.sampling)
+
+
+def check_sampling(params: SamplingParams) -> None:
+    """Raise InvalidRequest for parameters that define no distribution; NaN is one of them."""
+    if not (math.isfinite(params.temperature) and params.temperature >= 0.0):
+        raise InvalidRequest("temperature must be a finite number, 0 or more", "temperature")
+    if 0.0 < params.temperature < 1e-6:  # its inverse must stay far from float32's range
+        raise InvalidRequest("temperature must be 0, or at least 0.000001", "temperature")
+    if params.top_k is not None and params.top_k < 1:
+        raise InvalidRequest("top_k must be at least 1, or absent", "top_k")
+    if not 0.0 < params.top_p <= 1.0:
+        raise InvalidRequest("top_p must lie in (0, 1]", "top_p")
+    if not 0.0 <= params.min_p <= 1.0:
+        raise InvalidRequest("min_p must lie in [0, 1]", "min_p")

@@ -1,0 +1,130 @@
+"""The queues: who waits, who runs, who must make room.
+
+Decoding goes first, then prefill in order of arrival in chunks, then drafts in whatever rows are
+left. A sequence that is preempted gives back its pages and keeps its tokens: they are computed
+again later, and it goes on where it stopped. The youngest is preempted first, so the oldest
+always gets on and nothing starves.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+
+from engine.cache.pages import PagePool, PagesExhausted
+from engine.config import EngineConfig
+from engine.errors import EngineOverloaded
+from engine.scheduler.plan import Plan, Turn
+from engine.scheduler.sequence import Sequence
+
+
+class Scheduler:
+    """Owns the live sequences. Not thread-safe."""
+
+    def __init__(self, config: EngineConfig, pool: PagePool) -> None:
+        self._pool = pool
+        self._max_step_rows = config.max_step_rows
+        # Every running sequence has a row in every step.
+        self._max_running = min(config.max_running, config.max_step_rows)
+        self._max_waiting = config.max_waiting
+        self._prefill_chunk = config.prefill_chunk
+        self._running: list[Sequence] = []  # by arrival
+        self._waiting: deque[Sequence] = deque()  # by arrival: the preempted come first
+        self.preemptions = 0
+
+    @property
+    def running(self) -> int:
+        """How many sequences hold pages."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """How many sequences hold none."""
+        return len(self._waiting)
+
+    def sequences(self) -> list[Sequence]:
+        """Return every live sequence, the running ones first."""
+        return [*self._running, *self._waiting]
+
+    def submit(self, sequence: Sequence) -> None:
+        """Queue a sequence. Raises EngineOverloaded if the queue is full."""
+        if len(self._waiting) >= self._max_waiting:
+            raise EngineOverloaded(f"{len(self._waiting)} requests are waiting already")
+        self._waiting.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a live sequence and give back its pages; what it published stays cached."""
+        if sequence in self._running:
+            self._running.remove(sequence)
+        else:
+            self._waiting.remove(sequence)
+        sequence.table.release()
+
+    def plan(self) -> Plan:
+        """Decide one step: admits, preempts and reserves slots for every row it plans."""
+        rows = self._max_step_rows
+        turns: dict[Sequence, Turn] = {}
+        for sequence in [running for running in self._running if running.pending == 1]:
+            if sequence in self._running and self._make_room(sequence, turns):
+                turns[sequence] = Turn(sequence, 1)
+        rows -= len(turns)
+        self._admit()
+        for sequence in self._running:
+            if rows and sequence.pending > 1:
+                count = min(sequence.pending, self._prefill_chunk, rows)
+                turns[sequence] = Turn(sequence, count)
+                rows -= count
+            elif rows and sequence not in turns:  # adopted all but its last token
+                turns[sequence] = Turn(sequence, 1)
+                rows -= 1
+        return Plan(tuple(turns.values()), rows)
+
+    def grant(self, turn: Turn, nodes: int) -> int:
+        """Reserve slots for up to `nodes` drafted nodes after a turn's rows; returns how many.
+
+        Drafts are optional: nobody is preempted for one.
+        """
+        start = turn.sequence.computed + turn.rows
+        try:
+            turn.sequence.table.reserve(start + nodes)
+        except PagesExhausted:
+            return max(0, turn.sequence.table.capacity - start)
+        return nodes
+
+    def _make_room(self, sequence: Sequence, turns: dict[Sequence, Turn]) -> bool:
+        """Reserve the next position, preempting the youngest as needed; false if that is itself."""
+        while True:
+            try:
+                sequence.table.reserve(len(sequence.tokens))
+            except PagesExhausted:
+                victim = self._running[-1]
+                turns.pop(victim, None)
+                self._preempt(victim)
+                if victim is sequence:
+                    return False
+            else:
+                return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        sequence.table.release()
+        sequence.computed = 0
+        self._running.remove(sequence)
+        self._waiting.appendleft(sequence)
+        self.preemptions += 1
+
+    def _admit(self) -> None:
+        """Start waiting sequences in order, as long as all their pending tokens have pages.
+
+        One page per running sequence is left over, or the next steps would preempt the newcomer.
+        """
+        while self._waiting and len(self._running) < self._max_running:
+            sequence = self._waiting[0]
+            adopted = sequence.table.adopt(sequence.tokens)
+            wanted = sequence.table.pages_wanted(len(sequence.tokens))
+            if wanted + len(self._running) > self._pool.available:
+                sequence.table.release()
+                return
+            sequence.table.reserve(len(sequence.tokens))
+            sequence.computed = adopted
+            self._waiting.popleft()
+            insort(self._running, sequence, key=lambda running: running.arrival)

@@ -1,0 +1,68 @@
+"""Requests that can never run are refused with the parameter at fault."""
+
+import pytest
+from engine_sequences import request
+
+from engine.errors import InvalidRequest, PromptTooLong
+from engine.requests import SamplingParams
+from engine.scheduler.admission import Limits, check_sampling
+
+LIMITS = Limits(vocab_size=100, context_length=64, kv_tokens=48)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_tokens", "parameter"),
+    [
+        ([], 1, "prompt"),
+        ([100], 1, "prompt"),
+        ([-1], 1, "prompt"),
+        ([1], 0, "max_tokens"),
+        ([1], -3, "max_tokens"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(
+    prompt: list[int], max_tokens: int, parameter: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        LIMITS.check(request(prompt, max_tokens))
+    assert caught.value.parameter == parameter
+
+
+def test_a_request_that_fits_exactly_is_taken() -> None:
+    LIMITS.check(request([1] * 40, 8))
+
+
+def test_a_request_beyond_the_storage_or_the_context_is_too_long() -> None:
+    with pytest.raises(PromptTooLong, match="storage of 48 tokens"):
+        LIMITS.check(request([1] * 40, 9))
+    with pytest.raises(PromptTooLong, match="context of 64 tokens") as caught:
+        LIMITS.check(request([1] * 70, 1))
+    assert caught.value.parameter == "prompt"
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="stop string"):
+        LIMITS.check(request(stop=("end", "")))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "at_fault"),
+    [
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": float("inf")}, "temperature"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": 1e-9}, "temperature"),
+        ({"top_k": 0}, "top_k"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": float("nan")}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"min_p": -0.1}, "min_p"),
+        ({"min_p": float("nan")}, "min_p"),
+    ],
+)
+def test_sampling_parameters_that_define_no_distribution_are_refused(
+    parameters: dict[str, float], at_fault: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        check_sampling(SamplingParams(**parameters))
+    assert caught.value.parameter == at_fault
