@@ -1,0 +1,1 @@
+"""`dflash quickstart`: from an empty folder to one real answer with its signed receipt."""
