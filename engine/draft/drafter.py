@@ -1,0 +1,119 @@
+"""The draft layer of one engine: opens a session for each request that wants drafts."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.config import EngineConfig
+from engine.draft.calibration import Calibration
+from engine.draft.proposals import Proposal, Source
+from engine.draft.shared import SharedDrafts
+from engine.draft.suffixes import SuffixIndex
+from engine.graph.acceptance import Walk
+from engine.graph.lattice import Lattice, LatticeBuilder
+from engine.graph.rollback import NOTHING, Policy, Remainder, remainder
+from engine.graph.tree import TokenTree, unroll
+
+_TENANTS = 1024  # whose calibration is kept
+_WIDTH = 2  # continuations asked of each source
+_WIDER = 4  # after a rejection where the verifier was unsure
+_DEPTH_PER_MATCH = 2  # tokens ventured per token of agreement
+_RECYCLED_EVIDENCE = 2  # a recycled candidate's match length: its own context was accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What one block is drafted as."""
+
+    lattice: Lattice
+    tree: TokenTree
+    proposals: tuple[Proposal, ...]
+
+
+class Drafter:
+    """What all sessions share: the draft cache, the calibrations, the parameters."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.block_size = config.draft_block_size
+        self.policy = Policy(config.rollback)
+        self.entropy_threshold = config.entropy_threshold
+        self.shared = SharedDrafts(config.draft_cache_tokens)
+        self._calibrations: OrderedDict[str, Calibration] = OrderedDict()
+
+    def open(self, tenant_id: str, prompt: Sequence[int]) -> DraftSession:
+        """Start drafting for one request."""
+        calibration = self._calibrations.setdefault(tenant_id, Calibration())
+        self._calibrations.move_to_end(tenant_id)
+        while len(self._calibrations) > _TENANTS:
+            self._calibrations.popitem(last=False)
+        return DraftSession(self, tenant_id, prompt, calibration)
+
+
+class DraftSession:
+    """One request's drafting: its own text, its document, what its last block left behind."""
+
+    def __init__(
+        self, drafter: Drafter, tenant_id: str, prompt: Sequence[int], calibration: Calibration
+    ) -> None:
+        self._drafter = drafter
+        self._calibration = calibration
+        self._suffixes = SuffixIndex(prompt)
+        self._document = drafter.shared.open(tenant_id, prompt)
+        self._remainder: Remainder = NOTHING
+
+    def propose(
+        self, recent: Sequence[int], depth_limit: int, node_budget: int, least_probability: float
+    ) -> Draft | None:
+        """Draft the block after `recent`, the last tokens of the text; null if nothing is likely.
+
+        At most `depth_limit` deep and `node_budget` nodes, the root among them.
+        """
+        depth_limit = min(depth_limit, self._drafter.block_size)
+        width = _WIDTH
+        if self._remainder.widen:
+            depth_limit, width = max(1, depth_limit // 2), _WIDER
+        proposals = self._proposals(recent, depth_limit, width)
+        builder = LatticeBuilder(depth_limit)
+        for proposal in proposals:
+            builder.add(proposal.tokens, self._calibration.weights(proposal), proposal.source)
+        lattice = builder.build()
+        tree = unroll(lattice, recent[-1], node_budget, least_probability)
+        return Draft(lattice, tree, tuple(proposals)) if len(tree) > 1 else None
+
+    def observe(self, draft: Draft, walked: Walk, entropies: Sequence[float]) -> None:
+        """Learn from a verified draft: calibrate its sources, and keep what competes again."""
+        for proposal in draft.proposals:
+            self._calibration.observe(proposal, walked.tokens)
+        self._remainder = remainder(
+            draft.lattice,
+            draft.tree,
+            walked,
+            entropies,
+            policy=self._drafter.policy,
+            entropy_threshold=self._drafter.entropy_threshold,
+            block_size=self._drafter.block_size,
+        )
+
+    def extend(self, tokens: Sequence[int], *, drafted: bool) -> None:
+        """Take over what a step emitted; a step without a draft leaves nothing to recycle."""
+        self._suffixes.extend(tokens)
+        self._drafter.shared.append(self._document, tokens)
+        if not drafted:
+            self._remainder = NOTHING
+
+    def _proposals(self, recent: Sequence[int], depth_limit: int, width: int) -> list[Proposal]:
+        proposals = []
+        shared = self._drafter.shared.continuations(self._document, recent, width, depth_limit)
+        for source, found in (
+            (Source.SUFFIX, self._suffixes.continuations(width, depth_limit)),
+            (Source.SHARED, shared),
+        ):
+            for rank, (match_length, tokens) in enumerate(found):
+                ventured = tokens[: _DEPTH_PER_MATCH * match_length]
+                proposals.append(Proposal(source, rank, match_length, ventured))
+        if self._remainder.tokens:
+            tokens = self._remainder.tokens[:depth_limit]
+            proposals.append(Proposal(Source.RECYCLED, 0, _RECYCLED_EVIDENCE, tokens))
+        return proposals

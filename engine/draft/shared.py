@@ -1,0 +1,134 @@
+"""The shared draft cache: what a tenant's other requests said after the same few tokens.
+
+Every drafted request appends what it emits to a *document*. Three tokens of context find the
+documents' positions, most recent first, through an index of the tenant's own; longer agreement is
+then checked token by token. Tenants never see each other's documents. When the cache is full, the
+least recently used documents go first. One token takes about 150 bytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from engine.draft.proposals import LONGEST_MATCH, Continuation
+
+ORDER = 3
+_OCCURRENCES = 8
+_POSITION_BITS = 24  # of a reference: document serial, then position
+_TOKEN_BITS = 21  # three tokens make one 63-bit key
+
+
+@dataclass(slots=True, eq=False)
+class Document:
+    """One request's emitted tokens, preceded by the end of its prompt."""
+
+    serial: int
+    tenant_id: str
+    tokens: array[int]
+    context: int  # leading tokens that were not emitted: they match, but aren't proposed
+    previous: array[int] = field(default_factory=lambda: array("q"))  # [position] -> reference
+    kept: bool = True  # false once evicted; nothing is added then
+
+
+class SharedDrafts:
+    """The documents of all tenants, within one bound. Not thread-safe."""
+
+    def __init__(self, capacity_tokens: int) -> None:
+        self._capacity = capacity_tokens
+        self._documents: OrderedDict[int, Document] = OrderedDict()  # least recently used first
+        self._latest: dict[str, dict[int, int]] = {}  # tenant -> key -> newest reference
+        self._next_serial = 0
+        self.tokens = 0
+        self.lookups = 0
+        self.hits = 0
+
+    def open(self, tenant_id: str, prompt: Sequence[int]) -> Document:
+        """Start the document of one request."""
+        context = array("i", prompt[-LONGEST_MATCH:])
+        document = Document(self._next_serial, tenant_id, context, len(context))
+        document.previous.extend([-1] * len(context))
+        self._next_serial += 1
+        self._documents[document.serial] = document
+        self.tokens += len(context)
+        self._evict()
+        return document
+
+    def append(self, document: Document, tokens: Sequence[int]) -> None:
+        """Add emitted tokens to a document and to its tenant's index; evicts what is oldest."""
+        if not document.kept:
+            return
+        latest = self._latest.setdefault(document.tenant_id, {})
+        for token in tokens:
+            # The tokens before this one are now known to be followed by something.
+            end = len(document.tokens) - 1
+            document.tokens.append(token)
+            document.previous.append(-1)
+            if end + 1 >= ORDER and end + 1 < 1 << _POSITION_BITS:
+                key = _key(document.tokens, end)
+                document.previous[end] = latest.get(key, -1)
+                latest[key] = document.serial << _POSITION_BITS | end
+        self.tokens += len(tokens)
+        self._documents.move_to_end(document.serial)
+        self._evict()
+
+    def continuations(
+        self, document: Document, recent: Sequence[int], count: int, depth: int
+    ) -> list[Continuation]:
+        """Return what followed `recent` in the other documents of `document`'s tenant.
+
+        Up to `count` continuations of up to `depth` tokens, longest match first, the most recent of
+        equals first; each begins with another token.
+        """
+        latest = self._latest.get(document.tenant_id)
+        if latest is None or len(recent) < ORDER:
+            return []
+        self.lookups += 1
+        reference = latest.get(_key(recent, len(recent) - 1), -1)
+        matches = []
+        for looked in range(_OCCURRENCES):
+            if reference < 0:
+                break
+            other = self._documents.get(reference >> _POSITION_BITS)
+            if other is None:
+                break  # evicted, and the rest of the chain with it
+            at = reference & ((1 << _POSITION_BITS) - 1)
+            if other is not document:
+                matches.append((-_match_length(other.tokens, at, recent), looked, other, at))
+            reference = other.previous[at]
+        found: dict[int, Continuation] = {}
+        for minus_length, _, other, at in sorted(matches, key=lambda match: match[:2]):
+            tokens = tuple(other.tokens[at + 1 : at + 1 + depth])
+            if len(found) < count and tokens[0] not in found:
+                found[tokens[0]] = Continuation(-minus_length, tokens)
+                self._documents.move_to_end(other.serial)
+        self.hits += bool(found)
+        return list(found.values())
+
+    def _evict(self) -> None:
+        while self.tokens > self._capacity and self._documents:
+            serial, document = self._documents.popitem(last=False)
+            document.kept = False
+            self.tokens -= len(document.tokens)
+            latest = self._latest.get(document.tenant_id, {})
+            for end in range(max(ORDER, document.context) - 1, len(document.tokens) - 1):
+                key = _key(document.tokens, end)
+                if latest.get(key, -1) >> _POSITION_BITS == serial:
+                    del latest[key]
+            if not latest:
+                self._latest.pop(document.tenant_id, None)
+
+
+def _key(tokens: Sequence[int], end: int) -> int:
+    return tokens[end - 2] << 2 * _TOKEN_BITS | tokens[end - 1] << _TOKEN_BITS | tokens[end]
+
+
+def _match_length(tokens: Sequence[int], at: int, recent: Sequence[int]) -> int:
+    """Return how many tokens that end at `at` equal those that end `recent`."""
+    limit = min(LONGEST_MATCH, at + 1, len(recent))
+    length = ORDER
+    while length < limit and tokens[at - length] == recent[-1 - length]:
+        length += 1
+    return length
