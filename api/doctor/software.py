@@ -125,29 +125,40 @@ def judge_cuda(loaded: LoadedCuda) -> Finding:
         )
     if loaded.cublas is None or loaded.cublas_lt is None:
         return fail("cuda", "torch loaded no cuBLAS", "reinstall torch: its wheel is incomplete")
+    sound = ok("cuda", f"CUDA {loaded.torch_cuda}, cuBLAS {loaded.wheel_version or loaded.cublas}")
+    return _misplaced(loaded, loaded.cublas, loaded.cublas_lt) or _known_bad(loaded) or sound
+
+
+def _misplaced(loaded: LoadedCuda, cublas: Path, cublas_lt: Path) -> Finding | None:
     unset = "unset LD_LIBRARY_PATH, so that torch finds the libraries installed with it"
-    if loaded.cublas.parent != loaded.cublas_lt.parent:
+    if cublas.parent != cublas_lt.parent:
         # Seen as CUBLAS_STATUS_INVALID_VALUE or undefined symbols: pytorch/pytorch#174320.
-        return fail("cuda", f"{loaded.cublas} with {loaded.cublas_lt}, a mixed pair", unset)
+        return fail("cuda", f"{cublas} with {cublas_lt}, a mixed pair", unset)
     if loaded.required_version not in (None, loaded.wheel_version):
         return fail(
             "cuda",
             f"cuBLAS {loaded.wheel_version}, where torch asks for {loaded.required_version}",
             "reinstall torch with its dependencies",
         )
-    version = loaded.wheel_version
-    if version and "site-packages" not in loaded.cublas.parts:
-        return fail("cuda", f"{loaded.cublas} instead of torch's own cuBLAS {version}", unset)
+    if loaded.wheel_version and "site-packages" not in cublas.parts:
+        found = f"{cublas} instead of torch's own cuBLAS {loaded.wheel_version}"
+        return fail("cuda", found, unset)
+    return None
+
+
+def _known_bad(loaded: LoadedCuda) -> Finding | None:
+    if loaded.wheel_version is None:
+        return None
+    version = tuple(int(part) for part in re.findall(r"\d+", loaded.wheel_version))
+    majors = {major for major, _minor in loaded.capabilities}
     for bad in KNOWN_BAD:
-        if version and bad.first <= _numbers(version) < bad.fixed:
-            majors = {major for major, _minor in loaded.capabilities}
-            if not bad.capabilities or majors & bad.capabilities:
-                return fail(
-                    "cuda",
-                    f"cuBLAS {version}: {bad.symptom} ({bad.source})",
-                    "install the patch release that the source names",
-                )
-    return ok("cuda", f"CUDA {loaded.torch_cuda}, cuBLAS {version or loaded.cublas}")
+        if bad.first <= version < bad.fixed and (not bad.capabilities or majors & bad.capabilities):
+            return fail(
+                "cuda",
+                f"cuBLAS {loaded.wheel_version}: {bad.symptom} ({bad.source})",
+                "install the patch release that the source names",
+            )
+    return None
 
 
 def _loaded_cuda() -> LoadedCuda:
@@ -185,7 +196,3 @@ def _version_or_missing(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return "missing"
-
-
-def _numbers(version: str) -> Version:
-    return tuple(int(part) for part in re.findall(r"\d+", version))

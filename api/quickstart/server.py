@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 
 from api.errors import ApiError
+from api.settings import Settings
 
 READY_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 30.0
@@ -74,14 +75,13 @@ def only_one(home: Path) -> Iterator[int]:
 
 
 @contextmanager
-def serving(
-    home: Path, database_url: str, model: str, host: str, port: int, lock: int
-) -> Iterator[Server]:
-    """Run `dflash serve` until the block ends. Its log goes to `home/gateway.log`."""
-    log = home / "gateway.log"
+def serving(settings: Settings, port: int, lock: int) -> Iterator[Server]:
+    """Run `dflash serve` until the block ends. Its log goes to `gateway.log` under the home."""
+    log = settings.home / "gateway.log"
     command = [
-        *(sys.executable, "-m", "dflash", "--home", str(home), "--database-url", database_url),
-        *("serve", "--host", host, "--port", str(port), "--model", model),
+        *(sys.executable, "-m", "dflash", "--home", str(settings.home)),
+        *("--database-url", settings.resolved_database_url),
+        *("serve", "--host", settings.host, "--port", str(port), "--model", settings.model),
     ]
     with log.open("wb") as sink:
         process = subprocess.Popen(
@@ -92,7 +92,7 @@ def serving(
             pass_fds=(lock,),
             start_new_session=True,  # a Ctrl-C reaches us alone, and we stop it in order
         )
-    shown = f"[{host}]" if ":" in host else host
+    shown = f"[{settings.host}]" if ":" in settings.host else settings.host
     try:
         yield Server(f"http://{shown}:{port}", process, log)
     finally:
