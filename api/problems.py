@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, ValidationException
 from sqlalchemy import exc as sqlalchemy_errors
 
 from api import errors as api_errors
@@ -28,6 +28,9 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 INTERNAL = Problem(500, "internal_error", "Something went wrong on our side", False)
+INVALID_REQUEST = Problem(400, "invalid_request", "The request is not valid")
+INVALID_PARAMETER = Problem(400, "invalid_parameter", "A parameter is not valid")
+NOT_FOUND = Problem(404, "not_found", "There is no such thing")
 DATABASE_DOWN = Problem(503, "database_unavailable", "The database did not answer", False)
 
 TABLE: Mapping[type[Exception], Problem] = {
@@ -36,7 +39,7 @@ TABLE: Mapping[type[Exception], Problem] = {
     engine_errors.InvalidModelFile: INTERNAL,
     engine_errors.UnsupportedModel: INTERNAL,
     engine_errors.ModelNotFound: Problem(404, "model_not_found", "This model is not served here"),
-    engine_errors.InvalidRequest: Problem(400, "invalid_request", "The request can't be served"),
+    engine_errors.InvalidRequest: INVALID_REQUEST,
     engine_errors.PromptTooLong: Problem(
         400, "context_length_exceeded", "The request does not fit the model's context"
     ),
@@ -58,7 +61,7 @@ TABLE: Mapping[type[Exception], Problem] = {
         409, "tariff_conflict", "Published tariffs don't allow this"
     ),
     billing_errors.NoTariff: Problem(409, "no_tariff", "There is no such tariff in force"),
-    billing_errors.UnknownTenant: Problem(404, "not_found", "There is no such tenant"),
+    billing_errors.UnknownTenant: NOT_FOUND,
     billing_errors.UnratableSummary: INTERNAL,
     billing_errors.TransferConflict: Problem(
         409, "transfer_conflict", "This was booked before, differently", False
@@ -71,7 +74,7 @@ TABLE: Mapping[type[Exception], Problem] = {
         400, "cost_ceiling_too_low", "max_cost does not cover the least this can cost"
     ),
     billing_errors.HoldConflict: INTERNAL,
-    billing_errors.ReviewItemNotFound: Problem(404, "not_found", "There is no such review item"),
+    billing_errors.ReviewItemNotFound: NOT_FOUND,
     billing_errors.ReviewConflict: Problem(
         409, "review_conflict", "The review item is not yours to take now"
     ),
@@ -80,7 +83,7 @@ TABLE: Mapping[type[Exception], Problem] = {
     billing_errors.InvalidSigningKey: INTERNAL,
     # the gateway itself
     api_errors.ApiError: INTERNAL,
-    api_errors.InvalidParameter: Problem(400, "invalid_parameter", "A parameter is not valid"),
+    api_errors.InvalidParameter: INVALID_PARAMETER,
     api_errors.InvalidBody: Problem(400, "invalid_body", "The body is not valid"),
     api_errors.InvalidCursor: Problem(400, "invalid_cursor", "The page cursor is not valid"),
     api_errors.Unsupported: Problem(400, "unsupported", "This option is not supported"),
@@ -91,7 +94,7 @@ TABLE: Mapping[type[Exception], Problem] = {
     api_errors.RevokedKey: Problem(401, "revoked_key", "The key was revoked"),
     api_errors.Forbidden: Problem(403, "forbidden", "The key's role does not allow this"),
     api_errors.TenantSuspended: Problem(403, "tenant_suspended", "The tenant is suspended"),
-    api_errors.NotFound: Problem(404, "not_found", "There is no such thing"),
+    api_errors.NotFound: NOT_FOUND,
     api_errors.Conflict: Problem(409, "conflict", "Things as they stand don't allow this"),
     api_errors.RateLimited: Problem(429, "rate_limited", "Too many requests"),
     api_errors.InvalidIdempotencyKey: Problem(
@@ -111,8 +114,8 @@ TABLE: Mapping[type[Exception], Problem] = {
 
 # What the framework itself raises, by status; any other is INTERNAL.
 FRAMEWORK: Mapping[int, Problem] = {
-    400: Problem(400, "invalid_request", "The request is not valid"),
-    404: Problem(404, "not_found", "There is nothing at this address", False),
+    400: INVALID_REQUEST,
+    404: Problem(404, "no_such_address", "There is nothing at this address", False),
     405: Problem(405, "method_not_allowed", "This address does not take this method", False),
     413: Problem(413, "too_large", "The body is too large", False),
     415: Problem(415, "unsupported_media_type", "The body has to be JSON", False),
@@ -121,9 +124,16 @@ FRAMEWORK: Mapping[int, Problem] = {
 
 def problem_of(error: Exception) -> Problem:
     """The kind of an error: its class's entry, or that of the nearest ancestor."""
+    if isinstance(error, ValidationException):
+        return INVALID_PARAMETER
     if isinstance(error, HTTPException):
         return FRAMEWORK.get(error.status_code, INTERNAL)
     for kind in type(error).__mro__:
         if kind in TABLE:
             return TABLE[kind]
     return INTERNAL
+
+
+def kinds() -> dict[str, Problem]:
+    """Every kind of problem, by its code."""
+    return {kind.code: kind for kind in (*TABLE.values(), *FRAMEWORK.values())}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, TypeAlias
 
-from litestar.params import Parameter
+from litestar.params import PathParameter, QueryParameter
 from msgspec import Meta
 
 from api import cursors
@@ -32,17 +32,17 @@ _ID = r"^[A-Za-z0-9_.:-]{1,64}$"
 TenantId: TypeAlias = Annotated[
     str, Meta(pattern=_ID, description="A tenant's id", examples=["ten_0193a0c2f1"])
 ]
-PathId: TypeAlias = Annotated[str, Parameter(pattern=_ID)]
+PathId: TypeAlias = Annotated[str, PathParameter(pattern=_ID)]
 TenantQuery: TypeAlias = Annotated[
     str | None,
-    Parameter(pattern=_ID, description="Which tenant; only an operator's key may name another"),
+    QueryParameter(pattern=_ID, description="Which tenant; only an operator's key may name another"),
 ]
 CursorQuery: TypeAlias = Annotated[
     str | None,
-    Parameter(max_length=1000, description="`next_cursor` of the page before"),
+    QueryParameter(max_length=1000, description="`next_cursor` of the page before"),
 ]
 LimitQuery: TypeAlias = Annotated[
-    int, Parameter(ge=1, le=cursors.PAGE_MAX, description="How many items, at most")
+    int, QueryParameter(ge=1, le=cursors.PAGE_MAX, description="How many items, at most")
 ]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -38,9 +38,7 @@ api_keys = Table(
     CheckConstraint(
         "role IN ('owner', 'finance', 'developer', 'operator', 'reviewer')", name="role"
     ),
-    CheckConstraint(
-        "(tenant_id IS NULL) = (role IN ('operator', 'reviewer'))", name="role_scope"
-    ),
+    CheckConstraint("(tenant_id IS NULL) = (role IN ('operator', 'reviewer'))", name="role_scope"),
 )
 
 idempotency_keys = Table(

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from api import key_format
 from hypothesis import given
 from hypothesis import strategies as st
+
+from api import key_format
 
 
 @pytest.mark.parametrize("test_mode", [False, True])

@@ -3,6 +3,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from api_cases import HeldClock, make_house
+from sqlalchemy import Engine, select
+
 from api import key_format, keys, tenants
 from api.errors import (
     Conflict,
@@ -16,9 +19,7 @@ from api.errors import (
 from api.keys import IssuedKey
 from api.roles import Principal, Role
 from api.tables import api_keys
-from api_cases import HeldClock, make_house
 from metering.database import snapshot, transaction
-from sqlalchemy import Engine, select
 
 DAY_S = 86_400
 
@@ -156,7 +157,8 @@ def test_a_dead_key_cannot_be_rotated(sqlite_database: Engine, held_clock: HeldC
 
 
 @pytest.mark.parametrize(
-    ("role", "tenant_id"), [(Role.OWNER, None), (Role.OPERATOR, "tenant"), (Role.REVIEWER, "tenant")]
+    ("role", "tenant_id"),
+    [(Role.OWNER, None), (Role.OPERATOR, "tenant"), (Role.REVIEWER, "tenant")],
 )
 def test_a_role_belongs_either_to_a_tenant_or_to_the_operator(
     sqlite_database: Engine, role: Role, tenant_id: str | None

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from sqlalchemy import Engine
+
 from api import keys, tenants
 from api.keys import IssuedKey
 from api.roles import Role
 from metering import clock
 from metering.database import transaction
-from sqlalchemy import Engine
 
 NOW_US = 1_796_083_200_000_000  # 2026-12-01T00:00:00Z
 

@@ -1,0 +1,33 @@
+"""`/admin`: everything that changes who may spend what. Every change leaves an audit line."""
+
+from __future__ import annotations
+
+from litestar import Router
+
+from api.admin import audit_routes, credit_routes, key_routes, tariff_routes, tenant_routes
+from api.bodies import StrictBody
+
+admin_router = Router(
+    "/admin",
+    route_handlers=[
+        tenant_routes.create_tenant,
+        tenant_routes.list_tenants,
+        tenant_routes.read_tenant,
+        tenant_routes.change_tenant,
+        tenant_routes.suspend_tenant,
+        tenant_routes.resume_tenant,
+        credit_routes.grant_credit,
+        tariff_routes.assign_tariff,
+        tariff_routes.list_tariffs,
+        tariff_routes.publish_tariff,
+        key_routes.create_key,
+        key_routes.list_keys,
+        key_routes.read_key,
+        key_routes.rotate_key,
+        key_routes.revoke_key,
+        audit_routes.read_audit_log,
+    ],
+    dto=StrictBody,
+    return_dto=None,
+    tags=["administration"],
+)

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api import cursors
+from api.errors import InvalidCursor
+
+
+@given(moment=st.integers(-(2**63), 2**63 - 1), name=st.text(max_size=64))
+def test_a_cursor_gives_back_its_position(moment: int, name: str) -> None:
+    cursor = cursors.encode("keys", (moment, name))
+    assert cursors.decode("keys", cursor, tuple[int, str]) == (moment, name)
+
+
+def test_no_cursor_is_no_position() -> None:
+    assert cursors.decode("keys", None, int) is None
+
+
+@given(st.text())
+def test_any_other_text_is_refused(text: str) -> None:
+    with pytest.raises(InvalidCursor):
+        cursors.decode("keys", text, tuple[int, str])
+
+
+def test_a_cursor_of_another_listing_is_refused() -> None:
+    with pytest.raises(InvalidCursor):
+        cursors.decode("tenants", cursors.encode("keys", (1, "a")), tuple[int, str])
+
+
+def test_a_page_has_a_next_one_only_if_there_is_more() -> None:
+    rows = [1, 2, 3]
+    shown, following = cursors.page("numbers", rows, 2, lambda row: row)
+    assert shown == [1, 2]
+    assert cursors.decode("numbers", following, int) == 2
+    assert cursors.page("numbers", rows, 3, lambda row: row) == (rows, None)
