@@ -38,12 +38,13 @@ def transaction(database: Engine) -> Iterator[Connection]:
 def snapshot(database: Engine) -> Iterator[Connection]:
     """A read-only transaction; what is read inside belongs to one state of the database."""
     with database.connect() as connection:
+        reader = connection
         if database.dialect.name == "postgresql":
-            connection = connection.execution_options(
+            reader = connection.execution_options(
                 isolation_level="REPEATABLE READ", postgresql_readonly=True
             )
-        with connection.begin():
-            yield connection
+        with reader.begin():
+            yield reader
 
 
 def _configure_sqlite(dbapi_connection: Any, _record: Any) -> None:

@@ -113,6 +113,7 @@ request_summaries = Table(
     Column("status", String(16), nullable=False),
     Column("input_tokens", Integer, nullable=False),
     Column("output_tokens", Integer, nullable=False),
+    Column("blocks", Integer, nullable=False),  # steps that emitted: tokens / blocks is the length
     Column("complete_units", Integer, nullable=False),
     Column("fragment_units", Integer, nullable=False),
     Column("tier", String(16)),  # null when there is no score
@@ -167,7 +168,7 @@ engine_counters = Table(
     Column("engine_epoch", String(64), primary_key=True),
     Column("steps", BigInteger, nullable=False),
     Column("blocks", BigInteger, nullable=False),
-    Column("tokens", BigInteger, nullable=False),
-    Column("withheld_tokens", BigInteger, nullable=False),  # emitted after a cut: never offered
+    Column("tokens", BigInteger, nullable=False),  # all that the engine emitted
+    Column("withheld_tokens", BigInteger, nullable=False),  # those of them that no event states
     Column("updated_at_us", BigInteger, nullable=False),
 )

@@ -1,0 +1,196 @@
+"""What each kind of usage event states, and how a step's record becomes such a statement.
+
+Log-probabilities become integer micronats here, once: everything priced is folded from these
+bodies, so the live meter and a restart that reads them back cannot disagree.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar
+
+import msgspec
+
+from engine.records import BlockRecord, StepRecord, Work
+from metering import canonical_json, information
+from metering.events import EndedBy, EnergyClass, EventKind, RequestStatus
+
+SOURCE = "/dflash/engine"  # of every event that our own engine causes; a CloudEvents source
+
+# A natural log-probability above this is no rounding error of a softmax, so it is no score.
+LOGPROB_MAX = 1e-3
+
+
+class BlockBody(msgspec.Struct, frozen=True):
+    """Tokens were emitted: the part of a block record that was committed.
+
+    `token_ids`, `pieces`, `logprobs_unats` and `entropies_unats` are parallel; a log-probability
+    that was not finite is null.
+    """
+
+    request_id: str
+    block_index: int
+    engine_epoch: str
+    step_index: int
+    start_ns: int  # CLOCK_MONOTONIC
+    end_ns: int
+    token_ids: tuple[int, ...]
+    pieces: tuple[bytes, ...]  # base64 in JSON
+    logprobs_unats: tuple[int | None, ...]
+    entropies_unats: tuple[int | None, ...]
+    information_ubits: int | None  # each token clipped at log2(vocabulary); null: a score misses
+    drafted_nodes: int
+    drafted_depth: int
+    verified_nodes: int
+    accepted_tokens: int
+    cached_tokens: int
+    anchor: int | None
+    work: Work  # of the whole step, whatever was cut from the block
+    withheld_tokens: int  # at the block's end, cut because the hold could not cover them
+
+
+class EnergyBody(msgspec.Struct, frozen=True):
+    """Energy of the request's steps up to and including block `through_block` has settled.
+
+    `energy_uj` is what these steps add; null says that it can't be known, and makes the whole
+    request's energy unavailable. -1 as `through_block`: only steps before the first block.
+    """
+
+    request_id: str
+    index: int
+    through_block: int
+    energy_uj: int | None
+    energy_class: EnergyClass
+    source: str
+    scope: str
+    method: str
+    uncertainty_pct: int | None
+    device: str
+    epoch: str
+    start_ns: int
+    end_ns: int
+
+
+class TerminalBody(msgspec.Struct, frozen=True):
+    """The request is over; nothing follows."""
+
+    request_id: str
+    status: RequestStatus
+    finish_reason: str
+    ended_by: EndedBy
+    blocks: int
+    tokens: int
+    output_sha256: str
+    replaced_tail: bool  # an unfinished code point at the end is shown as U+FFFD, not dropped
+    detail: str | None
+
+
+Body = BlockBody | EnergyBody | TerminalBody
+BodyT = TypeVar("BodyT", BlockBody, EnergyBody, TerminalBody)
+
+
+class UsageEvent(msgspec.Struct, frozen=True):
+    """A statement with its identity: the row of `usage_events`, but for its place in it."""
+
+    tenant_id: str
+    source: str
+    id: str
+    kind: EventKind
+    request_id: str
+    index: int
+    body: str  # canonical JSON
+    body_sha256: str
+    event_time_us: int
+
+
+def state(body: Body, tenant_id: str, event_time_us: int) -> UsageEvent:
+    """Give a body its identity: the id follows from what is stated, the hash from how."""
+    match body:
+        case BlockBody():
+            kind, index = EventKind.BLOCK, body.block_index
+        case EnergyBody():
+            kind, index = EventKind.ENERGY, body.index
+        case TerminalBody():
+            kind, index = EventKind.TERMINAL, 0
+    text = canonical_json.encode(body)
+    return UsageEvent(
+        tenant_id=tenant_id,
+        source=SOURCE,
+        id=f"{body.request_id}/{kind.value}/{index}",
+        kind=kind,
+        request_id=body.request_id,
+        index=index,
+        body=text,
+        body_sha256=canonical_json.sha256(text),
+        event_time_us=event_time_us,
+    )
+
+
+def read(kind: EventKind, text: str) -> Body:
+    """Decode a stored body."""
+    match kind:
+        case EventKind.BLOCK:
+            return msgspec.json.decode(text, type=BlockBody)
+        case EventKind.ENERGY:
+            return msgspec.json.decode(text, type=EnergyBody)
+        case EventKind.TERMINAL:
+            return msgspec.json.decode(text, type=TerminalBody)
+
+
+def block_body(step: StepRecord, block: BlockRecord, work: Work, vocab_size: int) -> BlockBody:
+    """State a block in integers."""
+    logprobs = tuple(_unats(value) for value in block.logprobs)
+    return BlockBody(
+        request_id=block.request_id,
+        block_index=block.block_index,
+        engine_epoch=step.engine_epoch,
+        step_index=step.step_index,
+        start_ns=step.start_ns,
+        end_ns=step.end_ns,
+        token_ids=block.token_ids,
+        pieces=block.pieces,
+        logprobs_unats=logprobs,
+        entropies_unats=tuple(_finite_unats(value) for value in block.entropies),
+        information_ubits=information.total_ubits(logprobs, vocab_size),
+        drafted_nodes=block.drafted_nodes,
+        drafted_depth=block.drafted_depth,
+        verified_nodes=block.verified_nodes,
+        accepted_tokens=block.accepted_tokens,
+        cached_tokens=block.cached_tokens,
+        anchor=block.anchor,
+        work=work,
+        withheld_tokens=0,
+    )
+
+
+def cut(body: BlockBody, tokens: int, vocab_size: int) -> BlockBody:
+    """The statement of only the first `tokens` tokens of a block.
+
+    Accepted tokens come first in a block; drafted depth is clipped at the same point, so that no
+    rate counts what was never shown. What was computed stays computed.
+    """
+    logprobs = body.logprobs_unats[:tokens]
+    anchor = body.anchor
+    return msgspec.structs.replace(
+        body,
+        token_ids=body.token_ids[:tokens],
+        pieces=body.pieces[:tokens],
+        logprobs_unats=logprobs,
+        entropies_unats=body.entropies_unats[:tokens],
+        information_ubits=information.total_ubits(logprobs, vocab_size),
+        drafted_depth=min(body.drafted_depth, tokens),
+        accepted_tokens=min(body.accepted_tokens, tokens),
+        cached_tokens=min(body.cached_tokens, tokens),
+        anchor=anchor if anchor is not None and anchor < tokens else None,
+        withheld_tokens=len(body.token_ids) - tokens,
+    )
+
+
+def _unats(logprob: float) -> int | None:
+    if not math.isfinite(logprob) or logprob > LOGPROB_MAX:
+        return None
+    return min(0, round(logprob * 1e6))
+
+
+def _finite_unats(value: float) -> int | None:
+    return round(value * 1e6) if math.isfinite(value) else None

@@ -1,0 +1,81 @@
+"""Confidence: the joint probability of the output under the raw verifier, and its tier. Pure.
+
+Sums are integer micronats. Everything shown is a decimal string, rounded half-even once; the
+tier is read from the rounded value, so that anyone who holds a receipt can check it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+
+from metering.events import ConfidenceSummary, ConfidenceTier
+
+STANDARD_FROM = Decimal("0.95")
+REVIEW_BELOW = Decimal("0.70")
+BASIS_GEO_MEAN = "geo_mean"
+
+FOUR_PLACES = Decimal("0.0001")
+SIX_PLACES = Decimal("0.000001")
+# Decimal's exp is correctly rounded, unlike libm's: the same digits on every machine.
+_CONTEXT = Context(prec=20, rounding=ROUND_HALF_EVEN, Emin=-999_999, Emax=999_999)
+_UNDERFLOW_UNATS = -20_000_000  # exp(-20) already rounds to 0.0000
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The raw facts of a run of tokens: how many, their joint, and the least likely of them."""
+
+    tokens: int
+    sum_unats: int
+    min_unats: int
+
+    @property
+    def sum_logprob(self) -> str:
+        """The joint log-probability in nats, 6 places."""
+        return str(Decimal(self.sum_unats).scaleb(-6).quantize(SIX_PLACES))
+
+    @property
+    def geo_mean(self) -> str:
+        """exp(sum / tokens), 4 places."""
+        return probability(Decimal(self.sum_unats) / self.tokens)
+
+    @property
+    def min_prob(self) -> str:
+        """The smallest probability among the tokens, 4 places."""
+        return probability(Decimal(self.min_unats))
+
+    @property
+    def joint_prob(self) -> str:
+        """exp(sum), 4 places."""
+        return probability(Decimal(self.sum_unats))
+
+
+def probability(unats: Decimal) -> str:
+    """exp of micronats as a decimal string of 4 places."""
+    if unats < _UNDERFLOW_UNATS:
+        return "0.0000"
+    value = _CONTEXT.exp(_CONTEXT.scaleb(unats, -6))
+    return str(_CONTEXT.quantize(value, FOUR_PLACES))
+
+
+def tier(rounded: str) -> ConfidenceTier:
+    """The tier of a probability as it is shown."""
+    value = Decimal(rounded)
+    if value >= STANDARD_FROM:
+        return ConfidenceTier.STANDARD
+    return ConfidenceTier.REVIEW if value < REVIEW_BELOW else ConfidenceTier.REDUCED
+
+
+def summarise(score: Score) -> ConfidenceSummary:
+    """A request's confidence from its raw facts, while no calibrator is loaded."""
+    geo_mean = score.geo_mean
+    return ConfidenceSummary(
+        tokens=score.tokens,
+        sum_logprob=score.sum_logprob,
+        geo_mean=geo_mean,
+        min_prob=score.min_prob,
+        calibrated=None,
+        basis=BASIS_GEO_MEAN,
+        tier=tier(geo_mean),
+    )

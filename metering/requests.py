@@ -1,0 +1,155 @@
+"""The row of a request: from admission to its one final state.
+
+Nothing here commits; every function works within its caller's transaction.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, RowMapping, insert, select, update
+
+from metering.errors import UnknownRequest
+from metering.events import FINAL_STATUSES, RequestStatus, RequestSummary
+from metering.tables import request_summaries, requests
+
+LIVE_STATUSES = (RequestStatus.ADMITTED, RequestStatus.RUNNING)
+
+
+class AdmittedRequest(msgspec.Struct, frozen=True):
+    """What admission decided about a request, before the engine hears of it."""
+
+    id: str
+    tenant_id: str
+    key_id: str
+    model: str
+    route: str  # "generate", "chat.completions", "completions"
+    tariff_version_id: str  # pinned: later tariffs never touch this request
+    parameters: Mapping[str, Any]  # as validated
+    prompt: Any  # what was sent: JSON-able
+    input_tokens: int
+    max_tokens: int
+    max_cost_nano: int | None
+    end_user: str | None
+    tags: Mapping[str, str] | None
+    test_mode: bool
+    started_at_us: int
+
+
+def admit(connection: Connection, admitted: AdmittedRequest) -> None:
+    """Insert the request as admitted."""
+    connection.execute(
+        insert(requests).values(
+            id=admitted.id,
+            tenant_id=admitted.tenant_id,
+            key_id=admitted.key_id,
+            model=admitted.model,
+            route=admitted.route,
+            tariff_version_id=admitted.tariff_version_id,
+            status=RequestStatus.ADMITTED.value,
+            parameters=_to_json(admitted.parameters),
+            prompt=_to_json(admitted.prompt),
+            input_tokens=admitted.input_tokens,
+            max_tokens=admitted.max_tokens,
+            max_cost_nano=admitted.max_cost_nano,
+            end_user=admitted.end_user,
+            tags=None if admitted.tags is None else _to_json(admitted.tags),
+            test_mode=admitted.test_mode,
+            started_at_us=admitted.started_at_us,
+        )
+    )
+
+
+def mark_running(connection: Connection, request_ids: Iterable[str]) -> None:
+    """Move admitted requests on to running; others are left as they are."""
+    connection.execute(
+        update(requests)
+        .where(requests.c.id.in_(list(request_ids)))
+        .where(requests.c.status == RequestStatus.ADMITTED.value)
+        .values(status=RequestStatus.RUNNING.value)
+    )
+
+
+def finalise(connection: Connection, summary: RequestSummary, output: str) -> None:
+    """Make the request final and store its summary; both happen once in a request's life.
+
+    Raises UnknownRequest when the request is final already.
+    """
+    if summary.status not in FINAL_STATUSES:
+        raise ValueError(f"{summary.status} is not a final status")
+    changed = connection.execute(
+        update(requests)
+        .where(requests.c.id == summary.request_id)
+        .where(requests.c.status.in_([status.value for status in LIVE_STATUSES]))
+        .values(
+            status=summary.status.value,
+            finish_reason=summary.finish_reason,
+            output=output,
+            ended_at_us=summary.ended_at_us,
+        )
+    )
+    if changed.rowcount != 1:
+        raise UnknownRequest(summary.request_id)
+    connection.execute(insert(request_summaries).values(**_summary_row(summary)))
+
+
+def live(connection: Connection) -> list[AdmittedRequest]:
+    """Every request that is not final, oldest first: what a restart has to bring to an end."""
+    rows = connection.execute(
+        select(requests)
+        .where(requests.c.status.in_([status.value for status in LIVE_STATUSES]))
+        .order_by(requests.c.started_at_us, requests.c.id)
+    )
+    return [from_row(row) for row in rows.mappings()]
+
+
+def from_row(row: RowMapping) -> AdmittedRequest:
+    """Rebuild what admission decided from the request's row."""
+    return AdmittedRequest(
+        id=row["id"],
+        tenant_id=row["tenant_id"],
+        key_id=row["key_id"],
+        model=row["model"],
+        route=row["route"],
+        tariff_version_id=row["tariff_version_id"],
+        parameters=json.loads(row["parameters"]),
+        prompt=None if row["prompt"] is None else json.loads(row["prompt"]),
+        input_tokens=row["input_tokens"],
+        max_tokens=row["max_tokens"],
+        max_cost_nano=row["max_cost_nano"],
+        end_user=row["end_user"],
+        tags=None if row["tags"] is None else json.loads(row["tags"]),
+        test_mode=row["test_mode"],
+        started_at_us=row["started_at_us"],
+    )
+
+
+def _summary_row(summary: RequestSummary) -> dict[str, Any]:
+    complete = sum(unit.state == "complete" for unit in summary.units)
+    score = summary.confidence
+    return {
+        "request_id": summary.request_id,
+        "tenant_id": summary.tenant_id,
+        "status": summary.status.value,
+        "input_tokens": summary.input_tokens,
+        "output_tokens": summary.output_tokens,
+        "complete_units": complete,
+        "fragment_units": len(summary.units) - complete,
+        "tier": None if score is None else score.tier.value,
+        "geo_mean": None if score is None else score.geo_mean,
+        "information_ubits": summary.information_ubits,
+        "energy_class": summary.energy.energy_class.value,
+        "energy_uj": summary.energy.energy_uj,
+        "accepted_tokens": summary.drafting.accepted_tokens,
+        "drafted_depth": summary.drafting.drafted_depth,
+        "ended_at_us": summary.ended_at_us,
+        "body": msgspec.json.encode(summary).decode(),
+    }
+
+
+def _to_json(value: Any) -> str:
+    # Escaped, because PostgreSQL refuses a raw NUL in text and a prompt may hold one.
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":"))

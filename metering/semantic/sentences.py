@@ -1,0 +1,120 @@
+"""Where a sentence ends: a frozen subset of UAX #29, with one character of lookahead.
+
+Kept from the annex: SATerm Close* Sp* (SB9-SB11), no break before a continuation (SB8a), before
+lower case after a full stop (SB8), within initials (SB7). Narrower than it: ASCII terminators
+need white space behind them, so that "3.14", "a.b" and "?q=1" stay whole, and a short list of
+abbreviations does not end a sentence. The sets are spelt out here, because a Python release must
+not move a boundary.
+"""
+
+from __future__ import annotations
+
+import re
+
+FULL_STOPS = frozenset(".․…")  # white space must follow, and no lower case behind it
+MARKS = frozenset("!?؟۔।॥‼⁇⁈⁉")  # white space must follow
+WIDE_MARKS = frozenset("。！？｡．")  # end a sentence by themselves
+TERMINATORS = FULL_STOPS | MARKS | WIDE_MARKS
+CLOSERS = frozenset("\"'`*_)]}»”’›」』）】》〉〕］｝")
+CONTINUERS = frozenset(",;:-–—、，；：" + ")]}」』）】》〉")
+SPACES = frozenset(
+    "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007"
+    "\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+)
+
+# fmt: off
+TITLES = frozenset({
+    "Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Sr", "Jr", "Rev", "Gen", "Sen", "Rep", "Gov", "Capt",
+    "Lt", "Col",
+})
+ABBREVIATIONS = frozenset({
+    "e.g", "eg", "i.e", "ie", "vs", "cf", "viz", "approx", "fig", "figs", "eq", "eqs", "vol",
+    "pp", "al",
+})
+# fmt: on
+_INITIALS = re.compile(r"[A-Z](\.[A-Z])*")  # "J", "U.S"
+_WORD_MAX = 12
+
+
+def is_lower(char: str) -> bool:
+    """Lower case, in the blocks whose letters no longer change: Latin, Greek, Cyrillic."""
+    if char <= "z":
+        return char >= "a"
+    return (char < "\u0530" or "\u1e00" <= char < "\u2000") and char.islower()
+
+
+def goes_on(char: str) -> bool:
+    """Whether a line that starts so goes on with the sentence of the line before."""
+    return is_lower(char) or char in CONTINUERS
+
+
+class SentenceEnd:
+    """Follows one sentence and says whether the next character would start another."""
+
+    __slots__ = ("_after_space", "_digit_before", "_terminator", "_word")
+
+    def __init__(self) -> None:
+        self._word = ""  # the letters and inner full stops just before, for abbreviations
+        self._terminator = ""
+        self._after_space = False
+        self._digit_before = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether the sentence is over unless its next character denies it."""
+        return self._terminator != ""
+
+    @property
+    def ended_for_certain(self) -> bool:
+        """As `ended`, for a text cut here: a number's digits may still follow its point."""
+        number = self._digit_before and self._terminator in FULL_STOPS and not self._after_space
+        return self.ended and not number
+
+    def starts_another(self, char: str) -> bool:
+        """Whether this character, no white space, begins a new sentence. Changes nothing."""
+        mark = self._terminator
+        if not mark or char in CONTINUERS or char in TERMINATORS:
+            return False
+        if mark in WIDE_MARKS:
+            return self._after_space or char not in CLOSERS
+        if not self._after_space:
+            return False
+        return not (mark in FULL_STOPS and is_lower(char))
+
+    def read(self, char: str) -> None:
+        """Take the sentence's next character."""
+        if char in SPACES:
+            self._after_space = self._terminator != ""
+            self._word = ""
+        elif char in TERMINATORS:
+            self._read_terminator(char)
+        elif not (self._terminator and char in CLOSERS and not self._after_space):
+            self._terminator = ""
+            self._after_space = False
+            self._digit_before = "0" <= char <= "9"
+            self._word = "" if char in CLOSERS or char == "(" else (self._word + char)[-_WORD_MAX:]
+
+    def copy(self) -> SentenceEnd:
+        """An independent follower in the same state."""
+        twin = SentenceEnd()
+        twin._word, twin._terminator = self._word, self._terminator
+        twin._after_space, twin._digit_before = self._after_space, self._digit_before
+        return twin
+
+    def _read_terminator(self, char: str) -> None:
+        word = self._word
+        self._after_space = False
+        if char == ".":
+            self._word = (word + char)[-_WORD_MAX:]
+            if _abbreviates(word):
+                self._terminator = ""
+                return
+        else:
+            self._word = ""
+        self._terminator = char
+
+
+def _abbreviates(word: str) -> bool:
+    if word in TITLES or word.lower() in ABBREVIATIONS:
+        return True
+    return word != "I" and _INITIALS.fullmatch(word) is not None
