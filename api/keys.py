@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Row, and_, func, insert, or_, select, text, update
 
-from api import key_format
+from api import key_format, tenants
 from api.errors import (
     Conflict,
     ExpiredKey,
@@ -21,7 +21,6 @@ from api.key_format import KeyText
 from api.roles import Principal, Role
 from api.tables import api_keys
 from metering import clock
-from metering.tables import tenants
 
 TOUCH_INTERVAL_US = 60_000_000  # last use is kept to the minute: a write a minute, not one a call
 OVERLAP_S_MAX = 30 * 86_400
@@ -83,8 +82,9 @@ def create(
         raise InvalidParameter(f"a key of role {role} belongs to {owner}", "role")
     if expires_at_us is not None and expires_at_us <= now_us:
         raise InvalidParameter("the expiry is not in the future", "expires_at")
-    if tenant_id is not None and not _tenant_exists(connection, tenant_id):
-        raise NotFound(f"no tenant {tenant_id}")
+    tenants.check_name(name)
+    if tenant_id is not None:
+        tenants.require(connection, tenant_id)
     minted = key_format.mint(test_mode=test_mode)
     key = Key(
         id=minted.key_id,
@@ -308,10 +308,3 @@ def _locked(connection: Connection, key_id: str) -> Key:
     if row is None:
         raise NotFound(f"no key {key_id}")
     return _from_row(row)
-
-
-def _tenant_exists(connection: Connection, tenant_id: str) -> bool:
-    return (
-        connection.execute(select(tenants.c.id).where(tenants.c.id == tenant_id)).one_or_none()
-        is not None
-    )

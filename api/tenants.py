@@ -12,6 +12,8 @@ from api.errors import InvalidParameter, NotFound, TenantSuspended, Unsupported
 from metering import clock
 from metering.tables import tenants
 
+NAME_CHARS_MAX = 200
+
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
@@ -37,6 +39,7 @@ def create(
     review_delivery: str = "now",
 ) -> Tenant:
     """Add a tenant, without credit or keys. Raises InvalidParameter or Unsupported."""
+    check_name(name)
     _check_currency(currency)
     _check_time_zone(time_zone)
     _check_delivery(review_delivery)
@@ -79,6 +82,8 @@ def change(
     Raises NotFound, InvalidParameter or Unsupported.
     """
     require(connection, tenant_id)
+    if name is not None:
+        check_name(name)
     if time_zone is not None:
         _check_time_zone(time_zone)
     if review_delivery is not None:
@@ -138,6 +143,12 @@ def listing(
             )
         )
     return [_from_row(row) for row in connection.execute(query.limit(limit))]
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidParameter for a name that is empty, too long or not printable."""
+    if not (0 < len(name) <= NAME_CHARS_MAX and name.isprintable()):
+        raise InvalidParameter(f"a name has 1 to {NAME_CHARS_MAX} printable characters", "name")
 
 
 def _from_row(row: Row[tuple[object, ...]]) -> Tenant:
