@@ -31,6 +31,13 @@ class Draft:
     tree: TokenTree
     proposals: tuple[Proposal, ...]
 
+    def pruned(self, node_budget: int) -> Draft:
+        """Return the draft with its first `node_budget` nodes only, the likeliest ones."""
+        if node_budget >= len(self.tree):
+            return self
+        tree = unroll(self.lattice, self.tree.tokens[0], node_budget)
+        return Draft(self.lattice, tree, self.proposals)
+
 
 class Drafter:
     """What all sessions share: the draft cache, the calibrations, the parameters."""

@@ -26,7 +26,7 @@ class Scheduler:
         self._max_step_rows = config.max_step_rows
         # Every running sequence has a row in every step.
         self._max_running = min(config.max_running, config.max_step_rows)
-        self._max_waiting = config.max_waiting
+        self._max_live = self._max_running + config.max_waiting
         self._prefill_chunk = config.prefill_chunk
         self._running: list[Sequence] = []  # by arrival
         self._waiting: deque[Sequence] = deque()  # by arrival: the preempted come first
@@ -47,9 +47,13 @@ class Scheduler:
         return [*self._running, *self._waiting]
 
     def submit(self, sequence: Sequence) -> None:
-        """Queue a sequence. Raises EngineOverloaded if the queue is full."""
-        if len(self._waiting) >= self._max_waiting:
-            raise EngineOverloaded(f"{len(self._waiting)} requests are waiting already")
+        """Queue a sequence. Raises EngineOverloaded if the engine is full.
+
+        The bound is on live sequences, so that a preemption can't push anybody out.
+        """
+        live = len(self._running) + len(self._waiting)
+        if live >= self._max_live:
+            raise EngineOverloaded(f"{live} requests are running or waiting already")
         self._waiting.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:

@@ -85,7 +85,7 @@ def test_the_youngest_makes_room_and_comes_back_where_it_stopped() -> None:
 
 def test_the_queue_is_bounded() -> None:
     pool = PagePool(8, 4)
-    scheduler = Scheduler(EngineConfig(max_waiting=2), pool)
+    scheduler = Scheduler(EngineConfig(max_running=1, max_waiting=1), pool)
     scheduler.submit(sequence(pool, 0))
     scheduler.submit(sequence(pool, 1))
     with pytest.raises(EngineOverloaded):

@@ -1,0 +1,1 @@
+"""One step of the engine: plan, draft, verify, commit."""

@@ -1,0 +1,356 @@
+"""The decode loop: every call of `step` is one forward pass, from plan to commit."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from engine.cache.page_table import PageTable
+from engine.cache.pages import PagePool
+from engine.cache.storage import KvStorage
+from engine.config import EngineConfig
+from engine.draft.drafter import Draft, Drafter, DraftSession
+from engine.errors import InvalidRequest
+from engine.graph.acceptance import clip
+from engine.graph.tree import bare
+from engine.loop.cost import StepCost
+from engine.loop.emission import Emission
+from engine.loop.rows import Part, step_rows
+from engine.loop.verification import LogitsProbe, verify
+from engine.model.rows import StepRows
+from engine.processors import LogitsProcessor, ProcessorFailed, runs_undrafted
+from engine.records import (
+    BlockRecord,
+    DraftCounters,
+    EngineStats,
+    FinishReason,
+    FinishRecord,
+    RequestWork,
+    StepRecord,
+)
+from engine.requests import GenerationRequest
+from engine.scheduler.admission import Limits
+from engine.scheduler.plan import Plan, Turn
+from engine.scheduler.scheduler import Scheduler
+from engine.scheduler.sequence import Sequence as LiveSequence
+
+PAGE_SIZE = 16
+_RECENT = 32  # tokens of context shown to the draft layer
+_RATE_WINDOW_NS = 10_000_000_000
+_PRIOR_STEPS = 4.0  # of one token each, until a mean accepted length is known
+
+
+class StepDecoder(Protocol):
+    """What the loop asks of a model; `engine.model.decoder.Decoder` is one."""
+
+    storage: KvStorage
+
+    def forward(self, step: StepRows) -> Tensor:
+        """Write the rows' keys and values, return raw logits [Q, V] float32."""
+
+
+class Vocabulary(Protocol):
+    """What the loop asks of a tokenizer."""
+
+    eos_ids: frozenset[int]
+
+    def piece(self, token_id: int) -> bytes:
+        """Return the bytes that a token appends."""
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    """A request between its submission and its finish record."""
+
+    sequence: LiveSequence
+    emission: Emission
+    processors: tuple[LogitsProcessor, ...]
+    may_draft: bool
+    session: DraftSession | None = None  # opened with the first draft
+    cancelled: bool = False
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What a step has produced so far."""
+
+    work: list[RequestWork] = field(default_factory=list)
+    blocks: list[BlockRecord] = field(default_factory=list)
+    finishes: list[FinishRecord] = field(default_factory=list)
+    moves: list[tuple[int, int]] = field(default_factory=list)  # slots, from and to
+
+
+class DecodeLoop:
+    """Runs requests on one decoder. Not thread-safe: one thread calls everything.
+
+    A request leaves it with exactly one finish record, in the record of some step.
+    """
+
+    def __init__(
+        self,
+        decoder: StepDecoder,
+        vocabulary: Vocabulary,
+        limits: Limits,
+        config: EngineConfig,
+        *,
+        engine_epoch: str = "local",
+        probe: LogitsProbe | None = None,
+        on_failure: Callable[[str, Exception], None] | None = None,
+    ) -> None:
+        self.limits = limits
+        self.pool = PagePool(decoder.storage.slots // PAGE_SIZE, PAGE_SIZE)
+        self.drafter = Drafter(config)
+        self.scheduler = Scheduler(config, self.pool)
+        self.counters = DraftCounters()
+        self._decoder = decoder
+        self._vocabulary = vocabulary
+        self._config = config
+        self._engine_epoch = engine_epoch
+        self._probe = probe
+        self._on_failure = on_failure
+        self._cost = StepCost()
+        self._live: dict[str, Live] = {}
+        self._arrivals = 0
+        self._step_index = 0
+        self._emitted: deque[tuple[int, int, int]] = deque()  # (start_ns, end_ns, tokens)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request is live, so that `step` has something to do."""
+        return bool(self._live)
+
+    def submit(
+        self, request: GenerationRequest, processors: Sequence[LogitsProcessor] = ()
+    ) -> None:
+        """Queue a request. Raises InvalidRequest, PromptTooLong or EngineOverloaded."""
+        self.limits.check(request)
+        if request.request_id in self._live:
+            raise InvalidRequest(f"request {request.request_id} is live already", "request_id")
+        sequence = LiveSequence(request, PageTable(self.pool, request.tenant_id), self._arrivals)
+        self.scheduler.submit(sequence)
+        self._arrivals += 1
+        vocabulary = self._vocabulary
+        self._live[request.request_id] = Live(
+            sequence,
+            Emission(request, vocabulary.piece, vocabulary.eos_ids),
+            tuple(processors),
+            may_draft=self._config.draft and request.draft and not runs_undrafted(processors),
+        )
+
+    def cancel(self, request_id: str) -> None:
+        """End a request at the next step. Does nothing if it isn't live."""
+        if live := self._live.get(request_id):
+            live.cancelled = True
+
+    def step(self) -> StepRecord | None:
+        """Run one step: end what is over, plan, draft, verify, commit. Null if nothing is live."""
+        if not self._live:
+            return None
+        start_ns = time.monotonic_ns()
+        outcome = _Outcome()
+        self._end_the_overdue(start_ns, outcome)
+        plan = self.scheduler.plan()
+        if plan.turns:
+            drafts = self._draft(plan)
+            self._compute(self._parts(plan, drafts), drafts, outcome)
+        record = StepRecord(
+            engine_epoch=self._engine_epoch,
+            step_index=self._step_index,
+            start_ns=start_ns,
+            end_ns=time.monotonic_ns(),
+            work=tuple(outcome.work),
+            blocks=tuple(outcome.blocks),
+            finishes=tuple(outcome.finishes),
+        )
+        self._step_index += 1
+        self._count(record)
+        return record
+
+    def abort(self, reason: FinishReason, detail: str | None = None) -> StepRecord:
+        """End everything at once, without computing; returns the record that says so."""
+        now_ns, outcome = time.monotonic_ns(), _Outcome()
+        for live in list(self._live.values()):
+            self._finish(live, reason, outcome, detail)
+        self._step_index += 1
+        return StepRecord(
+            engine_epoch=self._engine_epoch,
+            step_index=self._step_index - 1,
+            start_ns=now_ns,
+            end_ns=now_ns,
+            finishes=tuple(outcome.finishes),
+        )
+
+    def stats(self) -> EngineStats:
+        """Return a snapshot of queues, pages and counters."""
+        tokens = sum(count for _, _, count in self._emitted)
+        elapsed_ns = self._emitted[-1][1] - self._emitted[0][0] if tokens else 0
+        return EngineStats(
+            running=self.scheduler.running,
+            waiting=self.scheduler.waiting,
+            draft_enabled=self._config.draft,
+            counters=self.counters,
+            pages_free=self.pool.free,
+            pages_used=self.pool.used,
+            pages_cached=self.pool.cached,
+            draft_cache_tokens=self.drafter.shared.tokens,
+            emitted_tokens_per_s=tokens * 1e9 / elapsed_ns if elapsed_ns else None,
+        )
+
+    def _end_the_overdue(self, now_ns: int, outcome: _Outcome) -> None:
+        for live in list(self._live.values()):
+            deadline_ns = live.sequence.request.deadline_ns
+            if live.cancelled:
+                self._finish(live, FinishReason.CANCELLED, outcome)
+            elif deadline_ns is not None and now_ns >= deadline_ns:
+                self._finish(live, FinishReason.DEADLINE, outcome)
+
+    def _draft(self, plan: Plan) -> dict[LiveSequence, Draft]:
+        """Draft for up to `verifier_batch_size` requests, as far as rows and pages allow."""
+        drafts: dict[LiveSequence, Draft] = {}
+        rows = sum(turn.rows for turn in plan.turns)
+        tokens = sum(turn.draws for turn in plan.turns) * self._mean_length()
+        spare = plan.spare_rows
+        for turn in plan.drafters():
+            sequence, live = turn.sequence, self._live[turn.sequence.request_id]
+            if len(drafts) == self._config.verifier_batch_size or not spare:
+                break
+            if not live.may_draft:
+                continue
+            draft = self._session(live).propose(
+                sequence.tokens[-_RECENT:],
+                depth_limit=sequence.remaining - 1,
+                node_budget=min(self._config.node_budget, spare + 1),
+                least_probability=self._cost.least_probability(rows, tokens),
+            )
+            if draft is None:
+                continue
+            granted = self.scheduler.grant(turn, len(draft.tree) - 1)
+            if granted:
+                drafts[sequence] = draft.pruned(granted + 1)
+                sequence.drafted_at = self._step_index
+                rows += granted
+                spare -= granted
+        return drafts
+
+    def _session(self, live: Live) -> DraftSession:
+        if live.session is None:
+            request = live.sequence.request
+            live.session = self.drafter.open(request.tenant_id, request.prompt_ids)
+            live.session.extend(live.sequence.tokens[len(request.prompt_ids) :], drafted=False)
+        return live.session
+
+    def _parts(self, plan: Plan, drafts: dict[LiveSequence, Draft]) -> list[Part]:
+        parts = []
+        for turn in plan.turns:
+            tree = None
+            if turn.draws:
+                draft = drafts.get(turn.sequence)
+                tree = draft.tree if draft else bare(turn.sequence.tokens[-1])
+            parts.append(Part(turn, tree))
+        return parts
+
+    def _compute(
+        self, parts: list[Part], drafts: dict[LiveSequence, Draft], outcome: _Outcome
+    ) -> None:
+        """Run the verifier over all parts, then commit each; a failure ends whom it concerns."""
+        outcome.work += [RequestWork(part.turn.sequence.request_id, part.work) for part in parts]
+        rows = step_rows(parts)
+        began = time.perf_counter()
+        try:
+            logits = self._decoder.forward(rows).cpu()
+        except Exception as error:  # noqa: BLE001 -- whatever it is, nobody may be left hanging
+            for part in parts:
+                self._fail(part.turn, error, outcome)
+            return
+        self._cost.observe(len(rows.token_ids), time.perf_counter() - began)
+        first = 0
+        for part in parts:
+            own = logits[first : first + part.nodes + 1] if part.tree else logits[:0]
+            first += len(own)
+            try:
+                self._commit(part, drafts.get(part.turn.sequence), own, outcome)
+            except Exception as error:  # noqa: BLE001 -- one request's failure is not the others'
+                self._fail(part.turn, error, outcome)
+        if outcome.moves:
+            src_slots, dst_slots = torch.tensor(outcome.moves).unbind(1)
+            self._decoder.storage.move(src_slots, dst_slots)
+
+    def _commit(self, part: Part, draft: Draft | None, logits: Tensor, outcome: _Outcome) -> None:
+        """Take over one request's part of a step: its tokens, its keys, its block, its end."""
+        sequence = part.turn.sequence
+        live = self._live[sequence.request_id]
+        if part.tree is None:
+            sequence.advance(sequence.computed + part.turn.rows)
+            return
+        verified = verify(
+            sequence.request,
+            sequence.tokens,
+            part.tree,
+            logits,
+            emission=live.emission,
+            processors=live.processors,
+            probe=self._probe,
+        )
+        walked, ended = verified.walked, live.emission.reason is not None
+        root = len(sequence.tokens) - 1
+        # The accepted path's keys lie where its nodes were scored: close the ranks.
+        slots = sequence.table.slots(root, root + len(part.tree))
+        outcome.moves += [
+            (int(slots[node]), int(slots[depth]))
+            for depth, node in enumerate(walked.nodes)
+            if node != depth
+        ]
+        sequence.advance(root + len(walked.nodes), walked.tokens)
+        live.emission.count(clip(part.tree, walked, ended=ended), len(part.tree))
+        if live.session:
+            if draft:
+                live.session.observe(draft, walked, verified.entropies)
+            live.session.extend(walked.tokens, drafted=draft is not None)
+        if block := live.emission.block():
+            outcome.blocks.append(block)
+        if live.emission.reason is not None:
+            self._finish(live, live.emission.reason, outcome)
+
+    def _fail(self, turn: Turn, error: Exception, outcome: _Outcome) -> None:
+        live = self._live.get(turn.sequence.request_id)
+        if live is None:
+            return
+        if self._on_failure:
+            self._on_failure(turn.sequence.request_id, error)
+        # Only what is our own wording may be shown; anything else could hold others' data.
+        known = isinstance(error, ProcessorFailed | ArithmeticError)
+        detail = str(error) if known else "the engine failed in a decoding step"
+        self._finish(live, FinishReason.ERROR, outcome, detail)
+
+    def _finish(
+        self, live: Live, reason: FinishReason, outcome: _Outcome, detail: str | None = None
+    ) -> None:
+        self.scheduler.remove(live.sequence)
+        del self._live[live.sequence.request_id]
+        outcome.finishes.append(live.emission.finish(reason, detail))
+
+    def _mean_length(self) -> float:
+        counters = self.counters
+        return (counters.emitted_tokens + _PRIOR_STEPS) / (counters.steps + _PRIOR_STEPS)
+
+    def _count(self, record: StepRecord) -> None:
+        counters, blocks = self.counters, record.blocks
+        emitted = sum(len(block.token_ids) for block in blocks)
+        self.counters = DraftCounters(
+            steps=counters.steps + len(blocks),
+            emitted_tokens=counters.emitted_tokens + emitted,
+            drafted_nodes=counters.drafted_nodes + sum(b.drafted_nodes for b in blocks),
+            drafted_depth=counters.drafted_depth + sum(b.drafted_depth for b in blocks),
+            verified_nodes=counters.verified_nodes + sum(b.verified_nodes for b in blocks),
+            accepted_tokens=counters.accepted_tokens + sum(b.accepted_tokens for b in blocks),
+            cached_tokens=counters.cached_tokens + sum(b.cached_tokens for b in blocks),
+        )
+        self._emitted.append((record.start_ns, record.end_ns, emitted))
+        while self._emitted[-1][1] - self._emitted[0][0] > _RATE_WINDOW_NS:
+            self._emitted.popleft()

@@ -1,0 +1,150 @@
+"""What a request has drawn and what of it may be said: stop strings, ends, blocks.
+
+A token whose bytes may turn out to begin a stop string is held back until that is decided; a found
+stop string cuts the pieces where it begins. Whatever is drawn after an end is never emitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from engine.graph.acceptance import Clipped
+from engine.graph.rollback import anchor
+from engine.records import BlockRecord, FinishReason, FinishRecord
+from engine.requests import GenerationRequest
+
+
+class Drawn(NamedTuple):
+    """A token the verifier drew, and what is known of it."""
+
+    token: int
+    logprob: float  # nats, raw
+    entropy: float  # nats, raw
+    accepted: bool  # it had been drafted
+    cached: bool  # by the shared draft cache alone
+
+
+class _Said(NamedTuple):
+    drawn: Drawn
+    piece: bytes
+
+
+class Emission:
+    """The output of one request, from drawn tokens to block and finish records."""
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        piece: Callable[[int], bytes],
+        eos_ids: frozenset[int],
+    ) -> None:
+        self._request = request
+        self._piece = piece
+        self._eos_ids = frozenset() if request.ignore_eos else eos_ids
+        self._stops = tuple(stop.encode() for stop in request.stop)
+        self._held: list[_Said] = []  # may begin a stop string
+        self._decided: list[_Said] = []  # for the next block
+        self._drawn = 0
+        self._drafted_nodes = 0
+        self._drafted_depth = 0
+        self._verified_nodes = 0
+        self.blocks = 0
+        self.tokens = 0
+        self.reason: FinishReason | None = None
+
+    def take(self, drawn: Drawn) -> bool:
+        """Take one drawn token; returns whether the text ends with it."""
+        self._drawn += 1
+        if drawn.token in self._eos_ids:
+            self._held.append(_Said(drawn, b""))
+            self._end(FinishReason.STOP)
+        else:
+            self._held.append(_Said(drawn, self._piece(drawn.token)))
+            self._decide()
+            if self.reason is None and self._drawn == self._request.max_tokens:
+                self._end(FinishReason.LENGTH)
+        return self.reason is not None
+
+    def count(self, drafted: Clipped, verified_nodes: int) -> None:
+        """Add what one step drafted and verified to the next block."""
+        self._drafted_nodes += drafted.nodes
+        self._drafted_depth += drafted.depth
+        self._verified_nodes += verified_nodes
+
+    def block(self) -> BlockRecord | None:
+        """Return what was decided since the last block as one; null if nothing was."""
+        if not self._decided:
+            return None
+        drawn = [said.drawn for said in self._decided]
+        accepted = [token.accepted for token in drawn]
+        entropies = tuple(token.entropy for token in drawn)
+        record = BlockRecord(
+            request_id=self._request.request_id,
+            block_index=self.blocks,
+            token_ids=tuple(token.token for token in drawn),
+            pieces=tuple(said.piece for said in self._decided),
+            logprobs=tuple(token.logprob for token in drawn),
+            entropies=entropies,
+            drafted_nodes=self._drafted_nodes,
+            drafted_depth=self._drafted_depth,
+            verified_nodes=self._verified_nodes,
+            accepted_tokens=sum(accepted),
+            cached_tokens=sum(token.cached for token in drawn),
+            anchor=anchor(entropies, accepted),
+        )
+        self.blocks += 1
+        self.tokens += len(drawn)
+        self._decided = []
+        self._drafted_nodes = self._drafted_depth = self._verified_nodes = 0
+        return record
+
+    def finish(self, reason: FinishReason, detail: str | None = None) -> FinishRecord:
+        """Return the finish record. What is still held back is dropped: it was never emitted."""
+        return FinishRecord(
+            request_id=self._request.request_id,
+            reason=reason,
+            block_count=self.blocks,
+            token_count=self.tokens,
+            detail=detail,
+        )
+
+    def _end(self, reason: FinishReason) -> None:
+        self._decided += self._held
+        self._held = []
+        self.reason = reason
+
+    def _decide(self) -> None:
+        """Decide what can be: everything, up to the place where a stop string may have begun."""
+        window = b"".join(said.piece for said in self._held)
+        found = [at for at in (window.find(stop) for stop in self._stops) if at >= 0]
+        if found:
+            self._cut(min(found))
+            self._end(FinishReason.STOP)
+            return
+        open_bytes = max((_begun(window, stop) for stop in self._stops), default=0)
+        # held pieces   | decided ... | x x b e | g i n |        boundary: where "begin" may begin
+        #                                  ^ boundary; the whole third piece is held
+        boundary, end = len(window) - open_bytes, 0
+        for index, said in enumerate(self._held):
+            end += len(said.piece)
+            if end > boundary:
+                self._decided += self._held[:index]
+                del self._held[:index]
+                return
+        self._decided += self._held
+        self._held = []
+
+    def _cut(self, at: int) -> None:
+        """Cut the held pieces to the first `at` bytes; their tokens stay."""
+        start, cut = 0, []
+        for drawn, piece in self._held:
+            cut.append(_Said(drawn, piece[: max(0, at - start)]))
+            start += len(piece)
+        self._held = cut
+
+
+def _begun(text: bytes, stop: bytes) -> int:
+    """Return the length of the longest proper beginning of `stop` that ends `text`."""
+    longest = min(len(text), len(stop) - 1)
+    return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)

@@ -1,0 +1,105 @@
+"""A plan and its trees, laid out as the rows that the decoder computes.
+
+One request's rows are its pending tokens, then the tree's nodes but the root, which is the last
+pending token:
+
+    slots    committed ......... | pending 0 1 .. k-1 | node 1, 2, .. N-1
+    sees     everything committed, the pending ones up to itself, and its own ancestors
+
+Dims: k pending rows, N nodes, R rows of the step, Q rows whose logits are wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.graph.tree import TokenTree
+from engine.model.rows import Segment, StepRows
+from engine.records import Work
+from engine.scheduler.plan import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One request's part in a step: its planned rows and the tree that hangs from the last."""
+
+    turn: Turn
+    tree: TokenTree | None  # null where no token is drawn
+
+    @property
+    def nodes(self) -> int:
+        """Drafted nodes, the root not counted."""
+        return len(self.tree) - 1 if self.tree else 0
+
+    @property
+    def work(self) -> Work:
+        """What computing the part costs. Each row is counted once.
+
+        The prompt's last row is prefill, though it is also the root of the first block's tree.
+        """
+        sequence, start = self.turn.sequence, self.turn.sequence.computed
+        positions = range(start, start + self.turn.rows)
+        prompt_length = len(sequence.request.prompt_ids)
+        again = sum(position < sequence.computed_once for position in positions)
+        prefill = sum(sequence.computed_once <= at < prompt_length for at in positions)
+        depths = self.tree.depths[1:] if self.tree else ()
+        return Work(
+            prefill_tokens=prefill,
+            recomputed_tokens=again,
+            verified_nodes=self.turn.rows - again - prefill + self.nodes,
+            kv_read_tokens=sum(at + 1 for at in positions)
+            + sum(positions.stop + depth for depth in depths),
+        )
+
+
+def step_rows(parts: Sequence[Part]) -> StepRows:
+    """Lay out a step. Logits are asked for every tree's nodes, in order, the root first."""
+    token_ids: list[int] = []
+    positions: list[int] = []
+    slots: list[NDArray[np.int64]] = []
+    segments: list[Segment] = []
+    logit_rows: list[int] = []
+    for part in parts:
+        sequence, start, pending = part.turn.sequence, part.turn.sequence.computed, part.turn.rows
+        first_row, stop = len(token_ids), start + pending
+        token_ids += sequence.tokens[start:stop]
+        positions += range(start, stop)
+        if part.tree:
+            token_ids += part.tree.tokens[1:]
+            positions += [stop - 1 + depth for depth in part.tree.depths[1:]]
+            logit_rows += range(first_row + pending - 1, len(token_ids))
+        own_slots = sequence.table.slots(start, stop + part.nodes)
+        slots.append(own_slots)
+        segments.append(
+            Segment(
+                committed=torch.from_numpy(sequence.table.slots(0, start)),
+                tail=torch.from_numpy(_tail(own_slots, pending, part.tree)),
+            )
+        )
+    return StepRows(
+        token_ids=torch.tensor(token_ids),
+        positions=torch.tensor(positions),
+        slots=torch.from_numpy(np.concatenate(slots)),
+        segments=tuple(segments),
+        logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
+    )
+
+
+def _tail(slots: NDArray[np.int64], pending: int, tree: TokenTree | None) -> NDArray[np.int64]:
+    """Return each row's own path, itself last, right-padded with -1: [rows, longest]."""
+    depth = tree.depth if tree else 0
+    tail = np.full((len(slots), pending + depth), -1, np.int64)
+    for row in range(pending):
+        tail[row, : row + 1] = slots[: row + 1]
+    if tree and len(tree) > 1:
+        tail[pending:, :pending] = slots[:pending]
+        mask = tree.ancestor_mask()[1:, 1:]
+        for node, ancestors in enumerate(mask):
+            path = slots[pending:][ancestors]
+            tail[pending + node, pending : pending + len(path)] = path
+    return tail
