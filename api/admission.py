@@ -103,7 +103,9 @@ class Admission:
             usage_requests.admit(connection, usage)
             self.gate.admit(connection, usage, expires_at_us=now + self.hold_lifetime_s * 10**6)
             if key is not None:
-                idempotency.claim(connection, tenant_id, order.route, key, usage.id, now)
+                idempotency.claim(
+                    connection, tenant_id, order.route, key, request_id=usage.id, now_us=now
+                )
         return Admitted(usage, _generation_request(usage, order))
 
 

@@ -62,6 +62,7 @@ def claim(
     tenant_id: str,
     route: str,
     key: IdempotencyKey,
+    *,
     request_id: str,
     now_us: int,
 ) -> None:

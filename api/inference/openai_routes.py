@@ -13,7 +13,8 @@ from litestar.params import Parameter
 from litestar.types import ASGIApp
 from sqlalchemy import Engine as Database
 
-from api.auth import Principal
+from api.auth import Principal, Scope, requires
+from api.bodies import decode
 from api.errors import GenerationFailed
 from api.gateway import Gateway, Live
 from api.inference import orders, replies
@@ -40,7 +41,13 @@ COMPLETION_TOKENS_DEFAULT = 16  # as OpenAI documents for the older endpoint
 KeyHeader = Annotated[str | None, Parameter(header="Idempotency-Key")]
 
 
-@post("/v1/chat/completions", status_code=200, tags=["openai"], summary="Chat completion")
+@post(
+    "/v1/chat/completions",
+    status_code=200,
+    tags=["openai"],
+    summary="Chat completion",
+    guards=[requires(Scope.GENERATE)],
+)
 async def chat_completions(
     request: Request[Any, Any, Any],
     gateway: Gateway,
@@ -49,7 +56,7 @@ async def chat_completions(
 ) -> ASGIApp:
     """Answer a conversation in OpenAI's shape; `usage` carries cost, units, joules and receipt."""
     body = await request.body()
-    wire = msgspec.json.decode(body, type=ChatCompletionRequest)
+    wire = decode(body, ChatCompletionRequest)
     order = await asyncio.to_thread(_chat_order, gateway.served, wire)
     key = IdempotencyKey.of(idempotency_key, body)
     return await _answer(
@@ -57,7 +64,13 @@ async def chat_completions(
     )
 
 
-@post("/v1/completions", status_code=200, tags=["openai"], summary="Text completion")
+@post(
+    "/v1/completions",
+    status_code=200,
+    tags=["openai"],
+    summary="Text completion",
+    guards=[requires(Scope.GENERATE)],
+)
 async def completions(
     request: Request[Any, Any, Any],
     gateway: Gateway,
@@ -66,7 +79,7 @@ async def completions(
 ) -> ASGIApp:
     """Continue a raw prompt in OpenAI's shape."""
     body = await request.body()
-    wire = msgspec.json.decode(body, type=CompletionRequest)
+    wire = decode(body, CompletionRequest)
     order = await asyncio.to_thread(_text_order, gateway.served, wire)
     key = IdempotencyKey.of(idempotency_key, body)
     return await _answer(
@@ -74,14 +87,26 @@ async def completions(
     )
 
 
-@get("/v1/models", tags=["openai"], summary="Models served here", sync_to_thread=False)
-def models(gateway: Gateway, principal: Principal) -> dict[str, Any]:
+@get(
+    "/v1/models",
+    tags=["openai"],
+    summary="Models served here",
+    guards=[requires(Scope.READ_USAGE)],
+    sync_to_thread=False,
+)
+def models(gateway: Gateway) -> dict[str, Any]:
     """The one model of this gateway."""
     return {"object": "list", "data": [_model(gateway)]}
 
 
-@get("/v1/models/{name:str}", tags=["openai"], summary="A model", sync_to_thread=False)
-def model(gateway: Gateway, principal: Principal, name: str) -> dict[str, Any]:
+@get(
+    "/v1/models/{name:str}",
+    tags=["openai"],
+    summary="A model",
+    guards=[requires(Scope.READ_USAGE)],
+    sync_to_thread=False,
+)
+def model(gateway: Gateway, name: str) -> dict[str, Any]:
     """The model, if it is the one served."""
     gateway.served.check_name(name)
     return _model(gateway)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from api.inference.schemas import Price
+from api.schemas import Amount
 
 
 class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,7 +63,7 @@ class CompletionParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     top_k: int | None = None
     min_p: float = 0.0
     draft: bool = True
-    max_cost: Price | None = None
+    max_cost: Amount | None = None
 
     n: int | None = None
     frequency_penalty: float | None = None

@@ -13,7 +13,8 @@ from litestar.params import Parameter
 from litestar.types import ASGIApp
 from sqlalchemy import Engine as Database
 
-from api.auth import Principal
+from api.auth import Principal, Scope, requires
+from api.bodies import decode
 from api.gateway import Gateway, Live
 from api.inference import orders, replies
 from api.inference.event_stream import KEEPALIVE, EventStream, sse
@@ -32,6 +33,7 @@ encode = msgspec.json.encode
     "/generate",
     status_code=200,
     summary="Generate an answer and its receipt",
+    guards=[requires(Scope.GENERATE)],
     tags=["inference"],
     responses={
         200: ResponseSpec(
@@ -49,7 +51,7 @@ async def generate(
 ) -> ASGIApp:
     """Generate within credit. A client that disconnects pays for the blocks committed before."""
     body = await request.body()
-    wire = msgspec.json.decode(body, type=GenerateRequest)
+    wire = decode(body, GenerateRequest)
     order = await asyncio.to_thread(read_order, gateway.served, wire)
     key = IdempotencyKey.of(idempotency_key, body)
     submitted = await gateway.submit(principal, order, key)
@@ -72,13 +74,19 @@ async def generate(
 @get(
     "/generations/{generation_id:str}",
     summary="Read a generation",
+    guards=[requires(Scope.READ_USAGE)],
     tags=["inference"],
     sync_to_thread=True,
 )
 def generation(principal: Principal, database: Database, generation_id: str) -> GenerationView:
     """The generation with its receipt and adjustments. Reading never bills."""
     with snapshot(database) as connection:
-        return read(connection, principal.tenant_id, generation_id)
+        return read(
+            connection,
+            principal.tenant_id,
+            generation_id,
+            content=principal.may(Scope.READ_CONTENT),
+        )
 
 
 def read_order(served: ServedModel, wire: GenerateRequest) -> Order:

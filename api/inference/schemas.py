@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-from msgspec import Meta
 
-Price = Annotated[
-    str,
-    Meta(pattern=r"^\d{1,9}(\.\d{1,9})?$", description="Decimal amount in the tenant's currency"),
-]
+from api.schemas import Amount
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,7 +31,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stop: str | list[str] | None = None
     stream: bool = False
     draft: bool = True
-    max_cost: Price | None = None
+    max_cost: Amount | None = None
     deadline_ms: int | None = None
     end_user: str | None = None
     tags: dict[str, str] | None = None
