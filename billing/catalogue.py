@@ -89,7 +89,8 @@ def publish(
     that were admitted already, or changes the currency.
     """
     sha256 = tariffs.document_sha256(tariff)
-    latest = (versions(connection, tariff.name) or [None])[-1]
+    known = versions(connection, tariff.name)
+    latest = known[-1] if known else None
     if latest is not None and latest.document_sha256 == sha256:
         return latest
     now = clock.now_us()

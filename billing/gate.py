@@ -1,0 +1,122 @@
+"""The gate: no token is committed, and none offered, that its request's hold does not cover.
+
+A request starts on a hold for its input, the review fee if its tenant opted in, and the worst case
+of its first tokens. Before each block is committed the hold is raised, ahead by as many tokens,
+within the request's `max_cost` and what the tenant's credit affords. So at every committed moment
+the hold is at least the charge if the request stopped there.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, select
+
+from billing import catalogue
+from billing.catalogue import TariffVersion
+from billing.errors import CostCeilingTooLow, HoldConflict, InsufficientCredit, UnknownTenant
+from billing.ledger import holds
+from billing.ledger.holds import Hold, HoldState
+from billing.quotes import if_stopped, next_tokens, worst_case
+from billing.tables import holds as holds_table
+from metering.events import RequestSummary
+from metering.protocols import Cover
+from metering.requests import AdmittedRequest
+from metering.tables import requests, tenants
+
+LOOKAHEAD_TOKENS = 64
+
+
+class HoldGate:
+    """Implements `metering.protocols.BudgetGate`, and admission's half of the same rule.
+
+    Keeps nothing but parsed tariff versions, which never change; may be used from any thread.
+    """
+
+    def __init__(self, lookahead_tokens: int = LOOKAHEAD_TOKENS) -> None:
+        self._lookahead_tokens = lookahead_tokens
+        self._versions: dict[str, TariffVersion] = {}
+
+    def admit(
+        self, connection: Connection, admitted: AdmittedRequest, *, expires_at_us: int
+    ) -> Hold:
+        """Place the first hold of a request whose row is written; a test-mode one holds nothing.
+
+        Raises CostCeilingTooLow or InsufficientCredit, in which case nothing was changed.
+        """
+        tariff = self._version(connection, admitted.tariff_version_id)
+        opted_in = _opted_in(connection, admitted.tenant_id)
+        amount, ceiling = 0, admitted.max_cost_nano
+        if not admitted.test_mode:
+            first = min(self._lookahead_tokens, admitted.max_tokens)
+            amount, least = (
+                worst_case(tariff.document, admitted.input_tokens, tokens, review=opted_in)
+                for tokens in (first, min(1, first))
+            )
+            if ceiling is not None:
+                if ceiling < least:
+                    raise CostCeilingTooLow(least, ceiling, tariff.currency)
+                amount = min(amount, ceiling)
+        return holds.place(
+            connection,
+            request_id=admitted.id,
+            tenant_id=admitted.tenant_id,
+            currency=tariff.currency,
+            amount_nano=amount,
+            ceiling_nano=ceiling,
+            expires_at_us=expires_at_us,
+        )
+
+    def cover(self, connection: Connection, stopped_here: RequestSummary) -> Cover:
+        """Ensure that the hold covers the charge if stopped here, raising it if it must.
+
+        Works within the caller's transaction, and changes nothing unless the answer is COVERED. A
+        hold that has expired covers nothing more: the answer is CREDIT.
+        """
+        request_id = stopped_here.request_id
+        row = connection.execute(
+            select(
+                holds_table.c.amount_nano,
+                holds_table.c.ceiling_nano,
+                holds_table.c.state,
+                requests.c.max_tokens,
+                requests.c.test_mode,
+                tenants.c.review_opt_in,
+            )
+            .join(requests, requests.c.id == holds_table.c.request_id)
+            .join(tenants, tenants.c.id == holds_table.c.tenant_id)
+            .where(holds_table.c.request_id == request_id)
+        ).one_or_none()
+        if row is None:
+            raise HoldConflict(f"{request_id} has no hold")
+        if row.test_mode:
+            return Cover.COVERED
+        if row.state != HoldState.PENDING:
+            return Cover.CREDIT
+        tariff = self._version(connection, stopped_here.tariff_version_id).document
+        needed = if_stopped(tariff, stopped_here, review=row.review_opt_in)
+        if needed <= row.amount_nano:
+            return Cover.COVERED
+        if row.ceiling_nano is not None and needed > row.ceiling_nano:
+            return Cover.MAX_COST
+        left = max(0, row.max_tokens - stopped_here.output_tokens)
+        ahead = min(self._lookahead_tokens, left)
+        wanted = max(needed, next_tokens(tariff, stopped_here, ahead, review=row.review_opt_in))
+        if row.ceiling_nano is not None:
+            wanted = min(wanted, row.ceiling_nano)
+        try:
+            holds.extend(connection, request_id, wanted, at_least_nano=needed)
+        except (InsufficientCredit, HoldConflict):  # or it expired just now
+            return Cover.CREDIT
+        return Cover.COVERED
+
+    def _version(self, connection: Connection, version_id: str) -> TariffVersion:
+        known = self._versions.get(version_id)
+        if known is None:
+            known = self._versions[version_id] = catalogue.version(connection, version_id)
+        return known
+
+
+def _opted_in(connection: Connection, tenant_id: str) -> bool:
+    opted_in = connection.scalar(select(tenants.c.review_opt_in).where(tenants.c.id == tenant_id))
+    if opted_in is None:
+        raise UnknownTenant(f"no tenant {tenant_id!r}")
+    return bool(opted_in)

@@ -1,0 +1,373 @@
+"""Holds: credit reserved for a live request. pending -> posted | voided | expired, once.
+
+A hold is a row and the transfers behind it; both change in one transaction, under the tenant's
+lock. Posting less than the hold releases the rest. A hold that expired is never revived: what its
+request still owes is taken from the tenant's credit, as far as that goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import groupby
+
+from sqlalchemy import Connection, and_, insert, or_, select, update
+
+from billing.errors import HoldConflict, InsufficientCredit
+from billing.ledger.accounts import Account, AccountKind, lock_tenant, try_lock_tenant
+from billing.ledger.posting import Transfer, TransferKind, post
+from billing.tables import holds, transfers
+from metering import clock
+from metering.events import FINAL_STATUSES
+from metering.tables import requests
+
+
+class HoldState(StrEnum):
+    """Where a hold stands; all but PENDING are final."""
+
+    PENDING = "pending"
+    POSTED = "posted"
+    VOIDED = "voided"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One request's reservation."""
+
+    request_id: str
+    tenant_id: str
+    currency: str
+    amount_nano: int
+    ceiling_nano: int | None  # the request's max_cost; null: what credit affords
+    posted_nano: int
+    state: HoldState
+    expires_at_us: int
+
+    def account(self, kind: AccountKind) -> Account:
+        """The tenant's account of this kind, in the hold's currency."""
+        return Account(self.tenant_id, kind, self.currency)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """How a charge was paid: what the tenant paid, fee included, and what nobody did."""
+
+    posted_nano: int
+    written_off_nano: int
+    fee_paid: bool  # also where there was no fee
+
+
+def find(connection: Connection, request_id: str) -> Hold | None:
+    """The request's hold, or null."""
+    row = connection.execute(
+        select(
+            holds.c.request_id,
+            holds.c.tenant_id,
+            holds.c.currency,
+            holds.c.amount_nano,
+            holds.c.ceiling_nano,
+            holds.c.posted_nano,
+            holds.c.state,
+            holds.c.expires_at_us,
+        ).where(holds.c.request_id == request_id)
+    ).one_or_none()
+    return None if row is None else replace(Hold(*row), state=HoldState(row.state))
+
+
+def place(
+    connection: Connection,
+    *,
+    request_id: str,
+    tenant_id: str,
+    currency: str,
+    amount_nano: int,
+    ceiling_nano: int | None,
+    expires_at_us: int,
+) -> Hold:
+    """Reserve credit for a request that is about to run. Placing the same again changes nothing.
+
+    Raises InsufficientCredit, or HoldConflict when the request has another hold; nothing is
+    changed then.
+    """
+    available = lock_tenant(connection, tenant_id, currency)
+    hold = Hold(
+        request_id,
+        tenant_id,
+        currency,
+        amount_nano,
+        ceiling_nano,
+        0,
+        HoldState.PENDING,
+        expires_at_us,
+    )
+    if (stored := find(connection, request_id)) is not None:
+        _same_placement(connection, stored, hold)
+        return stored
+    if available < amount_nano:
+        raise InsufficientCredit(amount_nano, available, currency)
+    _reserve(connection, hold, f"{request_id}/hold", amount_nano)
+    connection.execute(
+        insert(holds).values(
+            request_id=request_id,
+            tenant_id=tenant_id,
+            currency=currency,
+            amount_nano=amount_nano,
+            ceiling_nano=ceiling_nano,
+            posted_nano=0,
+            state=HoldState.PENDING.value,
+            expires_at_us=expires_at_us,
+            created_at_us=clock.now_us(),
+        )
+    )
+    return hold
+
+
+def extend(
+    connection: Connection, request_id: str, to_nano: int, *, at_least_nano: int | None = None
+) -> Hold:
+    """Raise a pending hold to `to_nano`, or to `at_least_nano` if credit affords no more.
+
+    A hold that is large enough already is left as it is. Raises InsufficientCredit, or HoldConflict
+    when the hold is resolved or would pass its ceiling; nothing is changed then.
+    """
+    hold, available = _locked(connection, request_id)
+    if hold.state is not HoldState.PENDING:
+        raise HoldConflict(f"the hold of {request_id} is {hold.state}")
+    wanted = to_nano
+    if at_least_nano is not None and wanted - hold.amount_nano > available:
+        wanted = at_least_nano
+    more = wanted - hold.amount_nano
+    if more <= 0:
+        return hold
+    if hold.ceiling_nano is not None and wanted > hold.ceiling_nano:
+        raise HoldConflict(f"the hold of {request_id} may not pass {hold.ceiling_nano} nano")
+    if more > available:
+        raise InsufficientCredit(more, available, hold.currency)
+    return _raised(connection, hold, more)
+
+
+def settle(
+    connection: Connection,
+    request_id: str,
+    *,
+    charge_nano: int,
+    fee_nano: int,
+    event_time_us: int,
+) -> Settled:
+    """Post what a request costs, release the rest, and write off what nothing covers.
+
+    A charge above the hold first takes what the ceiling and the tenant's credit still allow. The
+    review fee comes first, and is paid in full or not at all. Settling again with the same amounts
+    changes nothing; with others it raises HoldConflict.
+    """
+    hold, available = _locked(connection, request_id)
+    if (before := _settled_before(connection, request_id, charge_nano, fee_nano)) is not None:
+        return before
+    pending = hold.state is HoldState.PENDING
+    held = hold.amount_nano if pending else 0
+    missing = max(0, charge_nano + fee_nano - held)
+    if hold.ceiling_nano is not None:
+        missing = min(missing, max(0, hold.ceiling_nano - held))
+    more = min(missing, available)
+    covered = held + more
+    fee = fee_nano if fee_nano <= covered else 0
+    paid = min(charge_nano, covered - fee)
+    settled = Settled(paid + fee, charge_nano - paid, fee == fee_nano)
+
+    kinds, credit = TransferKind, AccountKind.TENANT_CREDIT
+    source = AccountKind.HOLDS if pending else credit
+    moves = [
+        ("charge", kinds.CHARGE, source, AccountKind.EARNINGS, paid),
+        ("review_fee", kinds.REVIEW_FEE, source, AccountKind.REVIEW_POOL, fee),
+        (
+            "write_off",
+            kinds.WRITE_OFF,
+            AccountKind.WRITE_OFF,
+            AccountKind.EARNINGS,
+            charge_nano - paid,
+        ),
+    ]
+    if pending:
+        rest = covered - settled.posted_nano
+        moves.append(("late_hold", kinds.HOLD, credit, AccountKind.HOLDS, more))
+        moves.append(("release", kinds.RELEASE, AccountKind.HOLDS, credit, rest))
+    booking = [
+        Transfer(
+            f"{request_id}/{name}",
+            kind,
+            hold.account(debited),
+            hold.account(credited),
+            amount,
+            event_time_us,
+            request_id,
+        )
+        for name, kind, debited, credited, amount in moves
+    ]
+    post(connection, f"{request_id}/settlement", booking)
+    if pending:
+        state = HoldState.POSTED if settled.posted_nano else HoldState.VOIDED
+        _resolved(connection, hold, state, covered, settled.posted_nano)
+    return settled
+
+
+def void(connection: Connection, request_id: str) -> Hold:
+    """Release a hold whose request charges nothing. Voiding again changes nothing.
+
+    Raises HoldConflict when the hold was posted or has expired.
+    """
+    hold, _ = _locked(connection, request_id)
+    if hold.state is HoldState.VOIDED:
+        return hold
+    if hold.state is not HoldState.PENDING:
+        raise HoldConflict(f"the hold of {request_id} is {hold.state}")
+    return _released(connection, hold, HoldState.VOIDED)
+
+
+def renew(connection: Connection, request_ids: Iterable[str], expires_at_us: int) -> None:
+    """Put off the expiry of live requests' holds; resolved ones and shorter terms are ignored.
+
+    A hold that another transaction is changing is left for the next time: renewing never waits.
+    """
+    free = (
+        select(holds.c.request_id)
+        .where(holds.c.request_id.in_(list(request_ids)))
+        .where(holds.c.state == HoldState.PENDING)
+        .where(holds.c.expires_at_us < expires_at_us)
+        .with_for_update(skip_locked=True, key_share=True)
+    )
+    connection.execute(
+        update(holds)
+        .where(holds.c.request_id.in_(list(connection.scalars(free))))
+        .values(expires_at_us=expires_at_us)
+    )
+
+
+def expire(connection: Connection, now_us: int) -> int:
+    """Release orphaned holds, and say how many: of final requests, and past their expiry.
+
+    A tenant that another transaction is working on is left for the next sweep.
+    """
+    final = [status.value for status in FINAL_STATUSES]
+    due = or_(holds.c.expires_at_us <= now_us, requests.c.status.in_(final))
+    query = (
+        select(holds.c.request_id, holds.c.tenant_id, holds.c.currency)
+        .join(requests, requests.c.id == holds.c.request_id)
+        .where(and_(holds.c.state == HoldState.PENDING, due))
+        .order_by(holds.c.tenant_id, holds.c.request_id)
+    )
+    candidates = connection.execute(query).all()
+    count = 0
+    for (tenant_id, currency), orphans in groupby(candidates, key=lambda row: (row[1], row[2])):
+        if not try_lock_tenant(connection, tenant_id, currency):
+            continue
+        # Read again under the lock: a hold may have been renewed or settled meanwhile.
+        ids = [orphan.request_id for orphan in orphans]
+        still_due = set(connection.scalars(query.where(holds.c.request_id.in_(ids))))
+        for request_id in sorted(still_due):
+            hold = find(connection, request_id)
+            assert hold is not None
+            late = hold.expires_at_us <= now_us
+            _released(connection, hold, HoldState.EXPIRED if late else HoldState.VOIDED)
+            count += 1
+    return count
+
+
+def _locked(connection: Connection, request_id: str) -> tuple[Hold, int]:
+    """The hold as it is under its tenant's lock, and the tenant's available credit."""
+    hold = find(connection, request_id)
+    if hold is None:
+        raise HoldConflict(f"{request_id} has no hold")
+    available = lock_tenant(connection, hold.tenant_id, hold.currency)
+    current = find(connection, request_id)
+    assert current is not None
+    return current, available
+
+
+def _settled_before(
+    connection: Connection, request_id: str, charge_nano: int, fee_nano: int
+) -> Settled | None:
+    booked = {
+        transfer_id.rpartition("/")[2]: amount
+        for transfer_id, amount in connection.execute(
+            select(transfers.c.id, transfers.c.amount_nano).where(
+                transfers.c.transaction_id == f"{request_id}/settlement"
+            )
+        )
+    }
+    if not booked:
+        return None
+    paid, fee = booked.get("charge", 0), booked.get("review_fee", 0)
+    written_off = booked.get("write_off", 0)
+    if paid + written_off != charge_nano or fee not in (0, fee_nano):
+        raise HoldConflict(f"{request_id} was settled with other amounts")
+    return Settled(paid + fee, written_off, fee == fee_nano)
+
+
+def _same_placement(connection: Connection, stored: Hold, wanted: Hold) -> None:
+    placed = connection.scalar(
+        select(transfers.c.amount_nano).where(transfers.c.id == f"{stored.request_id}/hold")
+    )
+    same = (
+        (placed or 0) == wanted.amount_nano
+        and stored.tenant_id == wanted.tenant_id
+        and stored.currency == wanted.currency
+        and stored.ceiling_nano == wanted.ceiling_nano
+    )
+    if not same:
+        raise HoldConflict(f"{stored.request_id} has another hold")
+
+
+def _raised(connection: Connection, hold: Hold, more_nano: int) -> Hold:
+    amount = hold.amount_nano + more_nano
+    # The amount reached names the step: raising to it twice is one step.
+    _reserve(connection, hold, f"{hold.request_id}/hold/{amount}", more_nano)
+    connection.execute(
+        update(holds).where(holds.c.request_id == hold.request_id).values(amount_nano=amount)
+    )
+    return replace(hold, amount_nano=amount)
+
+
+def _reserve(connection: Connection, hold: Hold, cause: str, amount_nano: int) -> None:
+    reserve = Transfer(
+        id=cause,
+        kind=TransferKind.HOLD,
+        debit=hold.account(AccountKind.TENANT_CREDIT),
+        credit=hold.account(AccountKind.HOLDS),
+        amount_nano=amount_nano,
+        event_time_us=clock.now_us(),
+        request_id=hold.request_id,
+    )
+    post(connection, cause, [reserve])
+
+
+def _released(connection: Connection, hold: Hold, state: HoldState) -> Hold:
+    cause = f"{hold.request_id}/{state}"
+    release = Transfer(
+        id=cause,
+        kind=TransferKind.RELEASE,
+        debit=hold.account(AccountKind.HOLDS),
+        credit=hold.account(AccountKind.TENANT_CREDIT),
+        amount_nano=hold.amount_nano,
+        event_time_us=clock.now_us(),
+        request_id=hold.request_id,
+    )
+    post(connection, cause, [release])
+    return _resolved(connection, hold, state, hold.amount_nano, 0)
+
+
+def _resolved(
+    connection: Connection, hold: Hold, state: HoldState, amount_nano: int, posted_nano: int
+) -> Hold:
+    connection.execute(
+        update(holds)
+        .where(holds.c.request_id == hold.request_id)
+        .values(
+            amount_nano=amount_nano,
+            posted_nano=posted_nano,
+            state=state.value,
+            resolved_at_us=clock.now_us(),
+        )
+    )
+    return replace(hold, amount_nano=amount_nano, posted_nano=posted_nano, state=state)

@@ -1,0 +1,147 @@
+"""Booking transfers: all of a transaction or none, and each cause once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, insert, select, update
+
+from billing.errors import Overdraft, TransferConflict
+from billing.ledger.accounts import NEVER_NEGATIVE, Account, lock
+from billing.tables import accounts, transfers
+from metering import clock
+
+
+class TransferKind(StrEnum):
+    """Why value moved."""
+
+    GRANT = "grant"
+    HOLD = "hold"
+    RELEASE = "release"
+    CHARGE = "charge"
+    WRITE_OFF = "write_off"
+    REVIEW_FEE = "review_fee"
+    REVIEW_PAYABLE = "review_payable"
+    REVIEW_LAPSE = "review_lapse"
+    REFUND = "refund"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """`amount_nano` leaves the debited account and arrives at the credited one.
+
+    `id` derives from the cause; `event_time_us` is when the cause happened, which decides the
+    period, however late it is booked.
+    """
+
+    id: str
+    kind: TransferKind
+    debit: Account
+    credit: Account
+    amount_nano: int
+    event_time_us: int
+    request_id: str | None = None
+    reverses_id: str | None = None
+
+
+def post(connection: Connection, transaction_id: str, wanted: Sequence[Transfer]) -> bool:
+    """Book transfers as one transaction, within the caller's; false if booked before.
+
+    Transfers of nothing are left out. Raises Overdraft when an account that must not go negative
+    would, and TransferConflict when an id was booked with another body or by another transaction;
+    nothing is changed in either case.
+    """
+    chosen = [transfer for transfer in wanted if transfer.amount_nano]
+    if not chosen:
+        return False
+    rows = [_to_row(transaction_id, transfer) for transfer in chosen]
+    balances = lock(connection, _accounts(chosen))
+    # Only now, under the tenant's lock, is a concurrent booking of the same cause visible.
+    if _booked(connection, transaction_id, rows):
+        return False
+    deltas = _deltas(chosen)
+    for account, (debits, credits) in deltas.items():
+        balance = balances[account]
+        if account.kind in NEVER_NEGATIVE and balance + credits - debits < 0:
+            raise Overdraft(account.id, debits - credits, balance)
+    connection.execute(
+        update(accounts)
+        .where(accounts.c.id == bindparam("account_id"))
+        .values(
+            debits_nano=accounts.c.debits_nano + bindparam("debits"),
+            credits_nano=accounts.c.credits_nano + bindparam("credits"),
+        ),
+        [
+            {"account_id": account.id, "debits": debits, "credits": credits}
+            for account, (debits, credits) in deltas.items()
+        ],
+    )
+    booked_at_us = clock.now_us()
+    connection.execute(insert(transfers), [row | {"booked_at_us": booked_at_us} for row in rows])
+    return True
+
+
+def _accounts(chosen: Iterable[Transfer]) -> set[Account]:
+    return {account for transfer in chosen for account in (transfer.debit, transfer.credit)}
+
+
+def _deltas(chosen: Iterable[Transfer]) -> dict[Account, tuple[int, int]]:
+    sides: defaultdict[Account, list[int]] = defaultdict(lambda: [0, 0])
+    for transfer in chosen:
+        sides[transfer.debit][0] += transfer.amount_nano
+        sides[transfer.credit][1] += transfer.amount_nano
+    return {account: (debits, credits) for account, (debits, credits) in sides.items()}
+
+
+def _to_row(transaction_id: str, transfer: Transfer) -> dict[str, Any]:
+    if transfer.amount_nano < 0:
+        raise ValueError(f"{transfer.id}: reverse the accounts instead of the sign")
+    if transfer.debit.currency != transfer.credit.currency:
+        raise ValueError(f"{transfer.id}: {transfer.debit.id} to {transfer.credit.id}")
+    return {
+        "id": transfer.id,
+        "transaction_id": transaction_id,
+        "debit_account_id": transfer.debit.id,
+        "credit_account_id": transfer.credit.id,
+        "amount_nano": transfer.amount_nano,
+        "currency": transfer.debit.currency,
+        "kind": transfer.kind.value,
+        "request_id": transfer.request_id,
+        "reverses_id": transfer.reverses_id,
+        "event_time_us": transfer.event_time_us,
+    }
+
+
+def _booked(connection: Connection, transaction_id: str, rows: Sequence[dict[str, Any]]) -> bool:
+    """Whether exactly these transfers are booked; raises when only some, or others, are."""
+    wanted = {row["id"]: _body(row) for row in rows}
+    stored = {
+        row["id"]: _body(row)
+        for row in connection.execute(
+            select(transfers).where(transfers.c.id.in_(list(wanted)))
+        ).mappings()
+    }
+    if not stored:
+        return False
+    if stored != wanted:
+        raise TransferConflict(f"{transaction_id} was booked before with another body")
+    return True
+
+
+def _body(row: Any) -> tuple[Any, ...]:
+    """What moved and why. When is left out: a replay may come later."""
+    names = (
+        "transaction_id",
+        "debit_account_id",
+        "credit_account_id",
+        "amount_nano",
+        "currency",
+        "kind",
+        "request_id",
+        "reverses_id",
+    )
+    return tuple(row[name] for name in names)

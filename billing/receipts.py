@@ -1,0 +1,170 @@
+"""Receipts: one per request, signed, never changed; what becomes known later is an adjustment.
+
+Reading them never bills. An envelope is `{"receipt": ..., "signature": ..., "sha256": ...}`, and
+`verify` needs nothing but it and the public keys.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, insert, select
+
+from billing.catalogue import TariffVersion
+from billing.errors import BillingError
+from billing.rating import Line
+from billing.receipt_documents import (
+    ReviewTerms,
+    adjustment_document,
+    receipt_document,
+)
+from billing.rows import insert_once
+from billing.signing import ALGORITHM, Signer, public_keys
+from billing.tables import adjustments as adjustments_table
+from billing.tables import receipts
+from billing.verification import VerifiedReceipt, verify, verify_adjustment
+from engine.records import EngineInfo
+from metering import clock
+from metering.events import RequestSummary
+
+__all__ = [
+    "Signer",
+    "VerifiedReceipt",
+    "adjust",
+    "adjustments",
+    "issue",
+    "public_keys",
+    "receipt",
+    "verify",
+    "verify_adjustment",
+]
+
+
+def issue(
+    connection: Connection,
+    signer: Signer,
+    summary: RequestSummary,
+    tariff: TariffVersion,
+    lines: Sequence[Line],
+    *,
+    engine: EngineInfo | None,
+    review: ReviewTerms | None,
+    test_mode: bool,
+) -> None:
+    """Sign and store a request's receipt, within the caller's transaction. Once per request."""
+    now = clock.now_us()
+    sealed = signer.seal(
+        receipt_document(
+            summary,
+            tariff,
+            lines,
+            engine=engine,
+            review=review,
+            test_mode=test_mode,
+            issued_at_us=now,
+        )
+    )
+    connection.execute(
+        insert(receipts).values(
+            request_id=summary.request_id,
+            tenant_id=summary.tenant_id,
+            document=sealed.text,
+            sha256=sealed.sha256,
+            kid=sealed.kid,
+            signature=sealed.signature,
+            total_nano=sum(line.amount_nano for line in lines),
+            currency=tariff.currency,
+            created_at_us=now,
+        )
+    )
+
+
+def adjust(
+    connection: Connection,
+    signer: Signer,
+    *,
+    adjustment_id: str,
+    request_id: str,
+    reason: str,
+    amount_nano: int,
+    review: Mapping[str, Any],
+) -> None:
+    """Sign and store what became known of a request, citing its receipt. Once per id."""
+    cited = connection.execute(
+        select(receipts.c.sha256, receipts.c.tenant_id, receipts.c.currency).where(
+            receipts.c.request_id == request_id
+        )
+    ).one_or_none()
+    if cited is None:
+        raise BillingError(f"{request_id} has no receipt to adjust")
+    now = clock.now_us()
+    sealed = signer.seal(
+        adjustment_document(
+            adjustment_id=adjustment_id,
+            request_id=request_id,
+            tenant_id=cited.tenant_id,
+            receipt_sha256=cited.sha256,
+            reason=reason,
+            amount_nano=amount_nano,
+            currency=cited.currency,
+            review=dict(review),
+            issued_at_us=now,
+        )
+    )
+    insert_once(
+        connection,
+        adjustments_table,
+        {
+            "id": adjustment_id,
+            "request_id": request_id,
+            "tenant_id": cited.tenant_id,
+            "receipt_sha256": cited.sha256,
+            "document": sealed.text,
+            "sha256": sealed.sha256,
+            "kid": sealed.kid,
+            "signature": sealed.signature,
+            "amount_nano": amount_nano,
+            "created_at_us": now,
+        },
+    )
+
+
+def receipt(
+    connection: Connection, tenant_id: str | None, request_id: str
+) -> dict[str, Any] | None:
+    """The request's signed receipt, or null: none yet, or another tenant's.
+
+    A null tenant is an operator, who sees every tenant's.
+    """
+    query = select(
+        receipts.c.document, receipts.c.kid, receipts.c.signature, receipts.c.sha256
+    ).where(receipts.c.request_id == request_id)
+    if tenant_id is not None:
+        query = query.where(receipts.c.tenant_id == tenant_id)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else _envelope("receipt", *row)
+
+
+def adjustments(connection: Connection, request_id: str) -> list[dict[str, Any]]:
+    """The request's signed adjustments, oldest first."""
+    rows = connection.execute(
+        select(
+            adjustments_table.c.document,
+            adjustments_table.c.kid,
+            adjustments_table.c.signature,
+            adjustments_table.c.sha256,
+        )
+        .where(adjustments_table.c.request_id == request_id)
+        .order_by(adjustments_table.c.created_at_us, adjustments_table.c.id)
+    )
+    return [_envelope("adjustment", *row) for row in rows]
+
+
+def _envelope(name: str, document: str, kid: str, signature: str, sha256: str) -> dict[str, Any]:
+    return {
+        name: json.loads(document),
+        "signature": {"kid": kid, "alg": ALGORITHM, "value": signature},
+        "sha256": sha256,
+    }

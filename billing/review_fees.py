@@ -1,0 +1,103 @@
+"""The way of a review's fee, and of what a rejection gives back.
+
+The fee waits in the tenant's part of the review pool, whoever paid it. Any verdict makes it the
+reviewers' due; a lapse returns it to its payer by reversing the transfer that brought it.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, select
+
+from billing.ledger.accounts import Account, AccountKind
+from billing.ledger.posting import Transfer, TransferKind, post
+from billing.rating import Component
+from billing.review_items import ReviewItem
+from billing.tables import accounts, rated_lines, transfers
+from metering import clock
+
+
+def charge_operator(
+    connection: Connection, request_id: str, tenant_id: str, fee_nano: int, currency: str
+) -> None:
+    """Put the operator's fee into the pool, out of what was earned with this tenant."""
+    fee = Transfer(
+        id=_fee_id(request_id),
+        kind=TransferKind.REVIEW_FEE,
+        debit=Account(tenant_id, AccountKind.EARNINGS, currency),
+        credit=Account(tenant_id, AccountKind.REVIEW_POOL, currency),
+        amount_nano=fee_nano,
+        event_time_us=clock.now_us(),
+        request_id=request_id,
+    )
+    post(connection, fee.id, [fee])
+
+
+def paid_by_tenant(connection: Connection, request_id: str) -> bool:
+    """Whether the review's fee came from the tenant; false also where there was no fee."""
+    payer = connection.scalar(
+        select(accounts.c.kind)
+        .join(transfers, transfers.c.debit_account_id == accounts.c.id)
+        .where(transfers.c.id == _fee_id(request_id))
+    )
+    return payer in (AccountKind.HOLDS, AccountKind.TENANT_CREDIT)
+
+
+def refundable(connection: Connection, item: ReviewItem) -> int:
+    """What the tenant paid for the output: at most its lines, at most what it paid at all."""
+    output = connection.scalars(
+        select(rated_lines.c.amount_nano).where(
+            rated_lines.c.request_id == item.request_id,
+            rated_lines.c.component == Component.OUTPUT,
+        )
+    )
+    paid = connection.scalars(
+        select(transfers.c.amount_nano).where(transfers.c.id == f"{item.request_id}/charge")
+    )
+    return int(min(sum(output), sum(paid)))
+
+
+def pay(connection: Connection, item: ReviewItem, refund_nano: int) -> None:
+    """Make the fee the reviewers' due, and give the tenant its refund."""
+    now = clock.now_us()
+    due = Transfer(
+        id=f"{item.request_id}/review_payable",
+        kind=TransferKind.REVIEW_PAYABLE,
+        debit=Account(item.tenant_id, AccountKind.REVIEW_POOL, item.currency),
+        credit=Account(None, AccountKind.REVIEWER_PAYABLE, item.currency),
+        amount_nano=item.fee_nano,
+        event_time_us=now,
+        request_id=item.request_id,
+    )
+    refund = Transfer(
+        id=f"{item.request_id}/refund",
+        kind=TransferKind.REFUND,
+        debit=Account(item.tenant_id, AccountKind.EARNINGS, item.currency),
+        credit=Account(item.tenant_id, AccountKind.TENANT_CREDIT, item.currency),
+        amount_nano=refund_nano,
+        event_time_us=now,
+        request_id=item.request_id,
+        reverses_id=f"{item.request_id}/charge" if refund_nano else None,
+    )
+    post(connection, f"{item.request_id}/review", [due, refund])
+
+
+def give_back(connection: Connection, item: ReviewItem) -> int:
+    """Return the fee to whoever paid it; what of it went to the tenant."""
+    tenant_paid = paid_by_tenant(connection, item.request_id)
+    payer = AccountKind.TENANT_CREDIT if tenant_paid else AccountKind.EARNINGS
+    back = Transfer(
+        id=f"{item.request_id}/review_lapse",
+        kind=TransferKind.REVIEW_LAPSE,
+        debit=Account(item.tenant_id, AccountKind.REVIEW_POOL, item.currency),
+        credit=Account(item.tenant_id, payer, item.currency),
+        amount_nano=item.fee_nano,
+        event_time_us=clock.now_us(),
+        request_id=item.request_id,
+        reverses_id=_fee_id(item.request_id),
+    )
+    post(connection, back.id, [back])
+    return item.fee_nano if tenant_paid else 0
+
+
+def _fee_id(request_id: str) -> str:
+    return f"{request_id}/review_fee"

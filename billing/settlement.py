@@ -1,0 +1,172 @@
+"""The end of a request, in money: rated, posted, receipted and, if it must be, queued for review.
+
+All of it happens in the transaction that makes the request's terminal event durable, so that a
+request is settled exactly when it is final.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from sqlalchemy import Connection, Row, insert, select
+
+from billing import catalogue, rating, receipts, review
+from billing.catalogue import TariffVersion
+from billing.ledger import holds
+from billing.ledger.accounts import lock_tenant
+from billing.ledger.holds import Settled
+from billing.money import plain, round_nano
+from billing.rating import Charge, Component, Line
+from billing.receipt_documents import ReviewTerms
+from billing.signing import Signer
+from billing.tables import rated_lines
+from billing.tables import receipts as receipts_table
+from engine.records import EngineInfo
+from metering.events import RequestSummary
+from metering.tables import requests, tenants
+
+TEST_MODE = "test mode"
+AT_OUR_COST = frozenset({"missing_score", "audit"})
+
+
+class Settlement:
+    """Implements `metering.protocols.Settler`.
+
+    `engine_info` is what receipts say of the engine; whoever starts or replaces it sets it.
+    """
+
+    def __init__(
+        self,
+        signer: Signer,
+        engine_info: EngineInfo | None = None,
+        *,
+        review_sla_us: int = review.SLA_US,
+    ) -> None:
+        self.engine_info = engine_info
+        self._signer = signer
+        self._review_sla_us = review_sla_us
+
+    def settle(self, connection: Connection, summary: RequestSummary) -> None:
+        """Price a final request, pay it from its hold, and sign its receipt.
+
+        Works within the caller's transaction. Settling a request again changes nothing.
+        """
+        request = _request(connection, summary.request_id)
+        lock_tenant(connection, summary.tenant_id, request.currency)
+        if _has_receipt(connection, summary.request_id):
+            return
+        tariff = catalogue.version(connection, summary.tariff_version_id)
+        terms = None if request.test_mode else _review_terms(summary, tariff, request.review_opt_in)
+        by_tenant = terms is not None and terms.paid_by == "tenant"
+        charge = (
+            rating.waive(TEST_MODE)
+            if request.test_mode
+            else rating.rate(summary, tariff.document, review_fee=by_tenant)
+        )
+        fee = charge.of(Component.REVIEW)
+        settled = holds.settle(
+            connection,
+            summary.request_id,
+            charge_nano=charge.total_nano - fee,
+            fee_nano=fee,
+            event_time_us=summary.ended_at_us,
+        )
+        if terms is not None and not settled.fee_paid:
+            terms = ReviewTerms(terms.reason, terms.fee_nano, "operator")
+        lines = _paid_lines(charge, settled)
+        _store(connection, summary, tariff, lines)
+        receipts.issue(
+            connection,
+            self._signer,
+            summary,
+            tariff,
+            lines,
+            engine=self.engine_info,
+            review=terms,
+            test_mode=request.test_mode,
+        )
+        if terms is not None:
+            review.queue(
+                connection,
+                request_id=summary.request_id,
+                tenant_id=summary.tenant_id,
+                reason=terms.reason,
+                geo_mean=summary.confidence.geo_mean if summary.confidence else None,
+                fee_nano=terms.fee_nano,
+                currency=tariff.currency,
+                paid_by_tenant=terms.paid_by == "tenant",
+                sla_us=self._review_sla_us,
+            )
+
+
+def _request(connection: Connection, request_id: str) -> Row[bool, str, bool]:
+    return connection.execute(
+        select(requests.c.test_mode, tenants.c.currency, tenants.c.review_opt_in)
+        .join(tenants, tenants.c.id == requests.c.tenant_id)
+        .where(requests.c.id == request_id)
+    ).one()
+
+
+def _has_receipt(connection: Connection, request_id: str) -> bool:
+    found = connection.scalar(
+        select(receipts_table.c.request_id).where(receipts_table.c.request_id == request_id)
+    )
+    return found is not None
+
+
+def _review_terms(
+    summary: RequestSummary, tariff: TariffVersion, opted_in: bool
+) -> ReviewTerms | None:
+    """Whether a human looks at the output, and who pays; null when nobody does.
+
+    A tenant pays for doubts about its output only if it opted in, and is not queued otherwise.
+    A score that we failed to take, and our own samples, are ours to pay.
+    """
+    reason = summary.review_reason
+    if reason is None or not summary.output_tokens:
+        return None
+    fee = round_nano(tariff.document.review.fee) if tariff.document.review else 0
+    if reason in AT_OUR_COST:
+        return ReviewTerms(reason, fee, "operator")
+    return ReviewTerms(reason, fee, "tenant") if opted_in else None
+
+
+def _paid_lines(charge: Charge, settled: Settled) -> tuple[Line, ...]:
+    """The lines as they were paid: they add up to what the tenant was charged."""
+    lines = charge.lines
+    if not settled.fee_paid:
+        lines = tuple(line for line in lines if line.component is not Component.REVIEW)
+    if settled.written_off_nano:
+        amount = Decimal(-settled.written_off_nano).scaleb(-9)
+        lines += (
+            rating.priced(Component.WRITE_OFF, "not covered", rating.ONE, "requests", amount),
+        )
+    return lines
+
+
+def _store(
+    connection: Connection,
+    summary: RequestSummary,
+    tariff: TariffVersion,
+    lines: tuple[Line, ...],
+) -> None:
+    connection.execute(
+        insert(rated_lines),
+        [
+            {
+                "request_id": summary.request_id,
+                "line": number,
+                "tenant_id": summary.tenant_id,
+                "tariff_version_id": tariff.id,
+                "component": line.component.value,
+                "detail": line.detail,
+                "quantity": plain(line.quantity),
+                "unit": line.unit,
+                "unit_price": plain(line.unit_price),
+                "amount_nano": line.amount_nano,
+                "currency": tariff.currency,
+                "event_time_us": summary.ended_at_us,
+            }
+            for number, line in enumerate(lines)
+        ],
+    )
