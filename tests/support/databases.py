@@ -1,7 +1,7 @@
 """Fresh databases for tests: SQLite files and a real PostgreSQL server, one per test session.
 
-`database` is parametrised over both. Tables and triggers are made once per session and copied
-for each test. A missing PostgreSQL is an error, never a skip.
+`database` is parametrised over both. Tables and triggers are made once per session, by the
+migrations, and copied for each test. A missing PostgreSQL is an error, never a skip.
 """
 
 from __future__ import annotations
@@ -16,23 +16,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
-from api.tables import metadata as api_metadata
-from billing import triggers
-from billing.tables import metadata as billing_metadata
-from metering.database import open_database, transaction
-from metering.tables import metadata as metering_metadata
+from api import migrate
+from metering.database import open_database
 
-METADATA = (metering_metadata, billing_metadata, api_metadata)
 DIALECTS = ("sqlite", "postgresql")
 _numbers = itertools.count()
-
-
-def create_tables(database: Engine) -> None:
-    """Create every package's tables and the triggers, in an empty database."""
-    with transaction(database) as connection:
-        for metadata in METADATA:
-            metadata.create_all(connection)
-        triggers.install(connection)
 
 
 class PostgresServer:
@@ -52,9 +40,7 @@ class PostgresServer:
         self._execute("ALTER SYSTEM SET synchronous_commit = off")
         self._execute("SELECT pg_reload_conf()")
         self._execute("CREATE DATABASE tables")
-        database = open_database(self._url("tables"))
-        create_tables(database)
-        database.dispose()
+        migrate.upgrade(self._url("tables"))
 
     def create(self, *, tables: bool) -> str:
         """Create a database, with our tables or empty, and return its URL."""
@@ -91,9 +77,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sqlite") / "tables.db"
-    database = open_database(f"sqlite:///{path}")
-    create_tables(database)
-    database.dispose()
+    migrate.upgrade(f"sqlite:///{path}")
     return path
 
 
