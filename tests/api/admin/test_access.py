@@ -74,7 +74,6 @@ def test_a_dead_key_is_told_why_it_is_dead(
     assert (revoked.status_code, revoked.json()["code"]) == (401, "revoked_key")
 
 
-@pytest.mark.parametrize("role", list(Role))
 @pytest.mark.parametrize(
     ("method", "path", "scope"),
     [
@@ -97,19 +96,20 @@ def test_a_dead_key_is_told_why_it_is_dead(
     ],
 )
 def test_a_role_without_the_scope_is_refused_before_its_body_is_read(
-    client: TestClient[Litestar], house: House, role: Role, method: str, path: str, scope: Scope
+    client: TestClient[Litestar], house: House, method: str, path: str, scope: Scope
 ) -> None:
-    answer = client.request(
-        method,
-        path.format(tenant=house.tenant_id),
-        headers=bearer(getattr(house, role)),
-        content=None if method == "GET" else b"not json",
-    )
-    if scope in SCOPES[role]:
-        assert answer.status_code not in {401, 403}
-    else:
-        assert answer.status_code == 403, answer.text
-        assert answer.json()["needed_scope"] == scope
+    for role in Role:
+        answer = client.request(
+            method,
+            path.format(tenant=house.tenant_id),
+            headers=bearer(getattr(house, role)),
+            content=None if method == "GET" else b"not json",
+        )
+        if scope in SCOPES[role]:
+            assert answer.status_code not in {401, 403}
+        else:
+            assert answer.status_code == 403, answer.text
+            assert answer.json()["needed_scope"] == scope
 
 
 def test_use_is_noted_on_the_key(

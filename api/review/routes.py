@@ -1,0 +1,153 @@
+"""`/review`: the queue of doubtful outputs, for reviewers and operators."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from litestar import Router, get, post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, QueryParameter
+from sqlalchemy import Engine as Database
+
+from api import audit, cursors
+from api.auth import Principal, Scope, requires
+from api.bodies import StrictBody
+from api.error_reports import documented
+from api.errors import Forbidden, InvalidCursor, Unauthenticated
+from api.review.schemas import (
+    ClaimView,
+    ReviewDetail,
+    ReviewItemView,
+    ReviewPage,
+    VerdictRequest,
+)
+from api.schemas import CursorQuery, LimitQuery, PathId
+from billing import review
+from billing.errors import InvalidVerdict, ReviewConflict, ReviewItemNotFound
+from billing.receipts import Signer
+from billing.review import ReviewState
+from metering import queries
+from metering.database import snapshot, transaction
+
+StateQuery = Annotated[ReviewState, QueryParameter(description="Which items")]
+
+
+@get(
+    "/",
+    guards=[requires(Scope.REVIEW)],
+    summary="List review items",
+    responses=documented(InvalidCursor, Unauthenticated, Forbidden),
+    sync_to_thread=True,
+)
+def list_items(
+    database: NamedDependency[Database],
+    state: StateQuery = ReviewState.QUEUED,
+    cursor: CursorQuery = None,
+    limit: LimitQuery = cursors.PAGE_DEFAULT,
+) -> ReviewPage:
+    """Items of one state, without their texts."""
+    listing = f"review/{state}"
+    after = cursors.decode(listing, cursor, tuple[int, str])
+    with snapshot(database) as connection:
+        found = review.items(connection, state, limit + 1, after)
+    shown, following = cursors.page(listing, found, limit, lambda row: (row.queued_at_us, row.id))
+    return ReviewPage([ReviewItemView.of(item) for item in shown], following)
+
+
+@get(
+    "/{item_id:str}",
+    guards=[requires(Scope.REVIEW)],
+    summary="Read a review item",
+    responses=documented(ReviewItemNotFound, Unauthenticated, Forbidden),
+    sync_to_thread=True,
+)
+def read_item(database: NamedDependency[Database], item_id: PathId) -> ReviewDetail:
+    """An item with what was asked and answered."""
+    with snapshot(database) as connection:
+        item = review.item(connection, item_id)
+        request = queries.request(connection, item.tenant_id, item.request_id)
+    return ReviewDetail(
+        item=ReviewItemView.of(item),
+        prompt=request.prompt if request else None,
+        output=request.output if request else None,
+        edited_output=item.edited_output,
+    )
+
+
+@post(
+    "/{item_id:str}/claim",
+    guards=[requires(Scope.REVIEW)],
+    summary="Claim a review item",
+    status_code=200,
+    responses=documented(ReviewConflict, ReviewItemNotFound, Unauthenticated, Forbidden),
+    sync_to_thread=True,
+)
+def claim_item(
+    principal: NamedDependency[Principal], database: NamedDependency[Database], item_id: PathId
+) -> ClaimView:
+    """Take an item for the length of a lease, or renew one's own; older tokens stop working."""
+    with transaction(database) as connection:
+        token = review.claim(connection, item_id, principal.key_id)
+        item = review.item(connection, item_id)
+        audit.write(
+            connection,
+            actor=principal.key_id,
+            action="review.claimed",
+            subject=item_id,
+            tenant_id=item.tenant_id,
+            token=token,
+        )
+    return ClaimView(ReviewItemView.of(item), token)
+
+
+@post(
+    "/{item_id:str}/resolve",
+    guards=[requires(Scope.REVIEW)],
+    summary="Give a verdict",
+    status_code=200,
+    responses=documented(
+        InvalidVerdict, ReviewConflict, ReviewItemNotFound, Unauthenticated, Forbidden
+    ),
+    sync_to_thread=True,
+)
+def resolve_item(
+    data: JSONBody[VerdictRequest],
+    principal: NamedDependency[Principal],
+    database: NamedDependency[Database],
+    signer: NamedDependency[Signer],
+    item_id: PathId,
+) -> ReviewItemView:
+    """Resolve a claimed item: its fee becomes the reviewers' due, a rejection refunds the output,
+    and the outcome is signed beside the receipt. The same verdict again changes nothing.
+    """
+    with transaction(database) as connection:
+        before = review.item(connection, item_id)
+        item = review.resolve(
+            connection,
+            item_id,
+            principal.key_id,
+            data.token,
+            data.verdict,
+            data.note,
+            data.edited_output,
+            signer=signer,
+        )
+        if before.state is not ReviewState.RESOLVED:
+            audit.write(
+                connection,
+                actor=principal.key_id,
+                action="review.resolved",
+                subject=item_id,
+                tenant_id=item.tenant_id,
+                verdict=item.verdict,
+            )
+    return ReviewItemView.of(item)
+
+
+review_router = Router(
+    "/review",
+    route_handlers=[list_items, read_item, claim_item, resolve_item],
+    dto=StrictBody,
+    return_dto=None,
+    tags=["review"],
+)

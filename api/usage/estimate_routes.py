@@ -1,0 +1,111 @@
+"""`POST /estimate`: what a request would cost, before it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from litestar import post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody
+from msgspec import Meta
+from sqlalchemy import Engine as Database
+
+from api import tenants
+from api.auth import Principal, Scope, requires, tenant_in_scope
+from api.bodies import StrictBody
+from api.error_reports import documented
+from api.errors import Forbidden, InvalidParameter, NotFound, Unauthenticated
+from api.inference import orders
+from api.inference.orders import ServedModel
+from api.inference.schemas import GenerateRequest
+from api.schemas import TenantQuery
+from billing import catalogue, quotes
+from billing.errors import NoTariff
+from billing.money import format_nano
+from engine.errors import PromptTooLong
+from metering import clock
+from metering.database import snapshot
+
+
+class EstimateRequest(GenerateRequest, frozen=True, forbid_unknown_fields=True):
+    """The body of `/generate`, or `input_tokens` in place of a prompt. What doesn't touch the
+    price is taken and left aside.
+    """
+
+    input_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+
+
+class TariffView(msgspec.Struct, frozen=True):
+    """The tariff version that a request admitted now would be pinned to."""
+
+    id: str
+    name: str
+    version: int
+
+
+class EstimateView(msgspec.Struct, frozen=True):
+    """What the request would cost. It never costs more than `worst`, whatever is generated;
+    `expected` is a guess from what requests usually come to, with all of `max_tokens` used.
+    `review_fee` says whether a review's fee is counted in both.
+    """
+
+    input_tokens: int
+    max_tokens: int
+    expected: str
+    worst: str
+    currency: str
+    review_fee: bool
+    tariff: TariffView
+
+
+@post(
+    "/estimate",
+    guards=[requires(Scope.READ_BILLING)],
+    summary="Estimate a request's cost",
+    status_code=200,
+    responses=documented(
+        InvalidParameter, PromptTooLong, NoTariff, Unauthenticated, Forbidden, NotFound
+    ),
+    dto=StrictBody,
+    return_dto=None,
+    sync_to_thread=True,
+)
+def estimate(
+    data: JSONBody[EstimateRequest],
+    principal: NamedDependency[Principal],
+    database: NamedDependency[Database],
+    served: NamedDependency[ServedModel],
+    tenant_id: TenantQuery = None,
+) -> EstimateView:
+    """Price a request under the tariff in force. Nothing is held, counted or kept."""
+    served.check_name(data.model)
+    input_tokens = count_input(served, data)
+    max_tokens = orders.token_limit(served, input_tokens, data.max_tokens)
+    with snapshot(database) as connection:
+        tenant = tenants.require(connection, tenant_in_scope(connection, principal, tenant_id))
+        tariff = catalogue.tariff_in_force(connection, tenant.id, clock.now_us())
+    terms, review = tariff.document, tenant.review_opt_in and tariff.document.review is not None
+    return EstimateView(
+        input_tokens=input_tokens,
+        max_tokens=max_tokens,
+        expected=format_nano(quotes.expected(terms, input_tokens, max_tokens, review=review)),
+        worst=format_nano(quotes.worst_case(terms, input_tokens, max_tokens, review=review)),
+        currency=tariff.currency,
+        review_fee=review,
+        tariff=TariffView(tariff.id, tariff.tariff, tariff.version),
+    )
+
+
+def count_input(served: ServedModel, wire: EstimateRequest) -> int:
+    """The tokens of the prompt, or as stated; raises when it is neither, or both."""
+    if wire.input_tokens is not None:
+        if wire.prompt is not None or wire.messages is not None:
+            raise InvalidParameter("give either input_tokens or a prompt", "input_tokens")
+        return wire.input_tokens
+    messages: list[Mapping[str, Any]] | None = (
+        None if wire.messages is None else msgspec.to_builtins(wire.messages)
+    )
+    _, ids = orders.encode_prompt(served, wire.prompt, messages)
+    return len(ids)
