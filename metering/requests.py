@@ -136,6 +136,7 @@ def _summary_row(summary: RequestSummary) -> dict[str, Any]:
         "status": summary.status.value,
         "input_tokens": summary.input_tokens,
         "output_tokens": summary.output_tokens,
+        "blocks": summary.blocks,
         "complete_units": complete,
         "fragment_units": len(summary.units) - complete,
         "tier": None if score is None else score.tier.value,
