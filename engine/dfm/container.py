@@ -7,7 +7,6 @@ import mmap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -31,7 +30,7 @@ class PendingTensor:
 
 
 class ModelFile:
-    """A mapped `.dfm`. Tensors are views of the mapping and stay valid while they are referenced."""
+    """A mapped `.dfm`. Tensors are views of the mapping, valid while they are referenced."""
 
     def __init__(self, path: Path, header: Header, mapping: mmap.mmap) -> None:
         self.path = path
@@ -56,7 +55,9 @@ class ModelFile:
         with memoryview(self._mapping) as view, view[self.header.data_offset :] as data:
             digest = hashlib.sha256(data).hexdigest()
         if digest != self.header.tensors_sha256:
-            raise InvalidModelFile(f"{self.path} was changed: its tensors do not match their checksum")
+            raise InvalidModelFile(
+                f"{self.path} was changed: its tensors do not match their checksum"
+            )
 
     def tensor(self, name: str) -> FloatArray:
         """Return a float32 view of one tensor. Raises InvalidModelFile when there is none."""
@@ -67,17 +68,12 @@ class ModelFile:
             raise InvalidModelFile(f"{self.path}: tensor {name} is {entry.dtype}, not F32")
         begin, end = entry.data_offsets
         array = np.frombuffer(
-            self._mapping, dtype="<f4", count=(end - begin) // 4, offset=self.header.data_offset + begin
+            self._mapping,
+            dtype="<f4",
+            count=(end - begin) // 4,
+            offset=self.header.data_offset + begin,
         )
         return array.reshape(entry.shape)
-
-    def __enter__(self) -> ModelFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._mapping = mmap.mmap(-1, 1)  # the mapping itself closes with its last view
 
 
 def write_dfm(
@@ -123,9 +119,12 @@ def write_dfm(
         digest = hashlib.sha256()
         written = 0
         for tensor in pending:
-            values = np.ascontiguousarray(tensor.values(), dtype="<f4")
-            assert values.shape == tensor.shape, (tensor.name, values.shape, tensor.shape)
-            data = memoryview(values).cast("B")
+            values = tensor.values()
+            if values.shape != tensor.shape:
+                raise InvalidModelFile(
+                    f"{tensor.name} has shape {values.shape}; the architecture says {tensor.shape}"
+                )
+            data = np.ascontiguousarray(values, dtype="<f4").tobytes()
             digest.update(data)
             file.write(data)
             written += len(data)

@@ -65,7 +65,9 @@ def _tensors(source: GgufSource, architecture: Architecture) -> Iterator[Pending
     yield _plain(source, "embedding.weight", "token_embd.weight", vocabulary)
     for layer in range(architecture.layers):
         block, name = f"blk.{layer}", f"layers.{layer}"
-        yield _plain(source, f"{name}.attention_norm.weight", f"{block}.attn_norm.weight", (hidden,))
+        yield _plain(
+            source, f"{name}.attention_norm.weight", f"{block}.attn_norm.weight", (hidden,)
+        )
         for part in ("weight", "bias"):
             if part == "weight" or source.has(f"{block}.attn_q.bias"):
                 yield _fused_qkv(source, architecture, name, block, part)
@@ -95,9 +97,7 @@ def _tensors(source: GgufSource, architecture: Architecture) -> Iterator[Pending
     assert query >= key_value
 
 
-def _plain(
-    source: GgufSource, name: str, origin: str, shape: tuple[int, ...]
-) -> PendingTensor:
+def _plain(source: GgufSource, name: str, origin: str, shape: tuple[int, ...]) -> PendingTensor:
     return PendingTensor(name, shape, lambda: source.load(origin))
 
 

@@ -89,7 +89,7 @@ def read_architecture(source: GgufSource, rope_theta: float | None) -> Architect
             f"{source.path} has architecture {source.family!r}; supported: {', '.join(FAMILIES)}"
         )
     if source.find("llama.expert_count"):
-        raise UnsupportedModel(f"{source.path} is a mixture of experts; only dense llama models run")
+        raise UnsupportedModel(f"{source.path} is a mixture of experts; only dense models run")
     heads = int(source.value("llama.attention.head_count"))
     kv_heads = int(source.value("llama.attention.head_count_kv", heads))
     hidden = int(source.value("llama.embedding_length"))

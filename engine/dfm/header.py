@@ -150,7 +150,9 @@ def _validate(path: Path, size: int, length: int, document: Any) -> Header:
     if not isinstance(metadata, dict) or not str(metadata.get("format", "")).startswith("dfm/"):
         raise InvalidModelFile(f"{path} is not a .dfm file: no dfm metadata in its header")
     if metadata["format"] != FORMAT:
-        raise InvalidModelFile(f"{path} has format {metadata['format']}; this engine reads {FORMAT}")
+        raise InvalidModelFile(
+            f"{path} has format {metadata['format']}; this engine reads {FORMAT}"
+        )
     if metadata.get("header_sha256") != header_sha256(document):
         raise InvalidModelFile(f"{path} was changed: its header does not match its checksum")
     try:

@@ -85,20 +85,18 @@ class Decoder:
                 keys, values = self.storage.read(layer, slots)
                 mixed.append(
                     functional.scaled_dot_product_attention(
-                        q[row][:, None], keys.transpose(0, 1), values.transpose(0, 1),
+                        q[row][:, None],
+                        keys.transpose(0, 1),
+                        values.transpose(0, 1),
                         enable_gqa=True,
                     ).reshape(-1)
                 )
-            x = x + functional.linear(
-                torch.stack(mixed), weight(f"{name}.attention.output.weight")
-            )
+            x = x + functional.linear(torch.stack(mixed), weight(f"{name}.attention.output.weight"))
             y = functional.rms_norm(
                 x, (shape.hidden,), weight(f"{name}.mlp_norm.weight"), shape.norm_epsilon
             )
             gate, up = functional.linear(y, weight(f"{name}.mlp.gate_up.weight")).chunk(2, -1)
-            x = x + functional.linear(
-                functional.silu(gate) * up, weight(f"{name}.mlp.down.weight")
-            )
+            x = x + functional.linear(functional.silu(gate) * up, weight(f"{name}.mlp.down.weight"))
         x = functional.rms_norm(
             x[step.logit_rows], (shape.hidden,), weight("final_norm.weight"), shape.norm_epsilon
         )

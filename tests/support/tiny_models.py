@@ -51,7 +51,7 @@ def vocabulary() -> list[str]:
 
 def write_tiny_gguf(
     path: Path,
-    shape: TinyShape = TinyShape(),  # noqa: B008 -- frozen
+    shape: TinyShape = TinyShape(),
     *,
     architecture: str = "llama",
     pre_tokenizer: str = "smollm",
@@ -82,7 +82,9 @@ def write_tiny_gguf(
     writer.add_chat_template(CHAT_TEMPLATE)
     for name, values in random_weights(shape).items():
         if values.ndim == 2 and quantisation != gguf.GGMLQuantizationType.F32:
-            writer.add_tensor(name, gguf.quants.quantize(values, quantisation), raw_dtype=quantisation)
+            writer.add_tensor(
+                name, gguf.quants.quantize(values, quantisation), raw_dtype=quantisation
+            )
         else:
             writer.add_tensor(name, values)
     writer.write_header_to_file()
@@ -92,7 +94,7 @@ def write_tiny_gguf(
     return path
 
 
-def write_tiny_dfm(path: Path, shape: TinyShape = TinyShape()) -> Path:  # noqa: B008 -- frozen
+def write_tiny_dfm(path: Path, shape: TinyShape = TinyShape()) -> Path:
     """Write a random model of this shape as .dfm, through the converter."""
     source = write_tiny_gguf(path.with_suffix(".gguf"), shape)
     return convert_gguf(source, path)
