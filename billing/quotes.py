@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
-from typing import Literal
 
 import msgspec
 
 from billing.money import EXACT, NANO_MAX, round_nano
 from billing.rating import PRICE_GROUPS, bounded, output_price, per_unit, rate
 from billing.tariffs import Energy, Output, Tariff
+from billing.typical import PRICED_CLASSES, USUAL, PricedClass, Typical
 from metering.events import (
     ConfidenceTier,
     EndedBy,
@@ -27,26 +26,6 @@ from metering.events import (
     RequestSummary,
     UnitState,
 )
-
-PricedClass = Literal["measured", "estimated", "reported"]
-PRICED_CLASSES: tuple[PricedClass, ...] = ("measured", "estimated", "reported")
-
-
-@dataclass(frozen=True, slots=True)
-class Typical:
-    """What requests usually come to; a null measure is taken at the tariff's cap."""
-
-    complete_share: Decimal = Decimal("0.95")  # of output tokens; the rest are fragments
-    tier_shares: tuple[Decimal, Decimal, Decimal] = (  # standard, reduced, review
-        Decimal("0.5"),
-        Decimal("0.4"),
-        Decimal("0.1"),
-    )
-    review_share: Decimal = Decimal("0.05")  # of requests
-    energy_class: PricedClass | None = None  # null: the dearest that the tariff charges for
-    joules_per_token: Decimal | None = None  # prompt and output tokens alike
-    bits_per_token: Decimal | None = None
-    verified_blocks_per_token: Decimal = Decimal("0.2")
 
 
 def worst_case(tariff: Tariff, input_tokens: int, output_tokens: int, *, review: bool) -> int:
@@ -92,7 +71,7 @@ def expected(
     output_tokens: int,
     *,
     review: bool,
-    typical: Typical = Typical(),
+    typical: Typical = USUAL,
 ) -> int:
     """What such a request usually costs, in nano; never more than `worst_case`."""
     total = Decimal(0)

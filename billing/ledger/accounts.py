@@ -115,7 +115,7 @@ def _locked(connection: Connection, chosen: Collection[Account]) -> dict[str, in
         )
         .with_for_update(key_share=True)
     )
-    return dict(rows.tuples().all())
+    return dict(rows.all())
 
 
 def _create(connection: Connection, account: Account) -> None:

@@ -1,0 +1,391 @@
+"""What pages, API and metrics read of the money. Changes nothing; amounts are nano.
+
+Page cursors are the last row's position and exclusive: callers make them opaque.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, tzinfo
+
+import msgspec
+from sqlalchemy import Connection, case, func, literal, or_, select, tuple_
+
+from billing.ledger.accounts import Account, AccountKind
+from billing.ledger.balances import currency_of
+from billing.ledger.posting import TransferKind
+from billing.review_items import OPEN_STATES
+from billing.tables import (
+    accounts,
+    adjustments,
+    holds,
+    rated_lines,
+    receipts,
+    review_items,
+    transfers,
+)
+from billing.typical import Typical, typical_of
+from metering.events import EnergySummary, RequestSummary
+from metering.tables import request_summaries, requests
+
+# Every time zone's offset is a multiple of this, so days of any zone add up from such slots.
+SLOT_US = 15 * 60 * 10**6
+ADJUSTMENT = "adjustment"
+REVIEW_KINDS = (
+    TransferKind.REVIEW_FEE,
+    TransferKind.REVIEW_PAYABLE,
+    TransferKind.REVIEW_LAPSE,
+    TransferKind.REFUND,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DailyCharge:
+    """What one component came to on one day of the reader's time zone."""
+
+    day: date
+    component: str  # of a rated line, or "adjustment": refunds, and fees given back
+    amount_nano: int
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class RatedLine:
+    """One line of a request's price, decimals as they stand on its receipt."""
+
+    component: str
+    detail: str
+    quantity: str
+    unit: str
+    unit_price: str
+    amount_nano: int
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptRow:
+    """One receipt in a list, with what its request came to."""
+
+    request_id: str
+    created_at_us: int
+    ended_at_us: int
+    model: str
+    status: str
+    finish_reason: str | None
+    test_mode: bool
+    input_tokens: int
+    output_tokens: int
+    complete_units: int
+    fragment_units: int
+    tier: str | None
+    geo_mean: str | None
+    energy_class: str
+    shown_uj: int | None
+    total_nano: int
+    adjusted_nano: int  # sum of its adjustments; negative was given back
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatementEntry:
+    """One movement of a tenant's credit: positive came in, negative went out."""
+
+    seq: int
+    booked_at_us: int
+    kind: str
+    request_id: str | None
+    amount_nano: int
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """A transfer between two kinds of account."""
+
+    at_us: int
+    kind: str
+    from_kind: str
+    to_kind: str
+    amount_nano: int
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Review items that wait for a verdict."""
+
+    queued: int
+    claimed: int
+    oldest_us: int | None  # age of the oldest; null when nothing waits
+
+    @property
+    def depth(self) -> int:
+        """All that wait."""
+        return self.queued + self.claimed
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewMoney:
+    """Fees of open reviews, and what verdicts have made the reviewers' due."""
+
+    currency: str
+    pool_nano: int
+    payable_nano: int
+
+
+@dataclass(frozen=True, slots=True)
+class AccountTotal:
+    """All accounts of one kind: credits minus debits."""
+
+    kind: str
+    currency: str
+    balance_nano: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEnds:
+    """What is still to be resolved."""
+
+    holds_open: int
+    review_depth: int
+    review_age_us: int  # of the oldest open item; 0 when nothing waits
+
+
+def charges(
+    connection: Connection, tenant_id: str, start_us: int, end_us: int, zone: tzinfo = UTC
+) -> list[DailyCharge]:
+    """A tenant's charges of requests that ended in [start, end), by local day and component.
+
+    Adjustments count on the day they were made. Days without any are absent.
+    """
+    ended, made = rated_lines.c.event_time_us, adjustments.c.created_at_us
+    charged = (
+        select(
+            (ended // SLOT_US).label("slot"),
+            rated_lines.c.component,
+            rated_lines.c.currency,
+            func.sum(rated_lines.c.amount_nano).label("amount_nano"),
+        )
+        .where(rated_lines.c.tenant_id == tenant_id, ended >= start_us, ended < end_us)
+        .group_by("slot", rated_lines.c.component, rated_lines.c.currency)
+    )
+    adjusted = (
+        select(
+            (made // SLOT_US).label("slot"),
+            literal(ADJUSTMENT).label("component"),
+            receipts.c.currency,
+            func.sum(adjustments.c.amount_nano).label("amount_nano"),
+        )
+        .join(receipts, receipts.c.sha256 == adjustments.c.receipt_sha256)
+        .where(adjustments.c.tenant_id == tenant_id, made >= start_us, made < end_us)
+        .group_by("slot", receipts.c.currency)
+    )
+    totals: Counter[tuple[date, str, str]] = Counter()
+    for query in (charged, adjusted):
+        for slot, component, currency, amount in connection.execute(query):
+            day = datetime.fromtimestamp(slot * SLOT_US // 10**6, zone).date()
+            totals[day, component, currency] += int(amount)
+    return [
+        DailyCharge(day, component, amount, currency)
+        for (day, component, currency), amount in sorted(totals.items())
+    ]
+
+
+def lines(connection: Connection, request_id: str) -> list[RatedLine]:
+    """The rated lines of a request, in the receipt's order; empty while it runs."""
+    rows = connection.execute(
+        select(
+            rated_lines.c.component,
+            rated_lines.c.detail,
+            rated_lines.c.quantity,
+            rated_lines.c.unit,
+            rated_lines.c.unit_price,
+            rated_lines.c.amount_nano,
+            rated_lines.c.currency,
+        )
+        .where(rated_lines.c.request_id == request_id)
+        .order_by(rated_lines.c.line)
+    )
+    return [RatedLine(*row) for row in rows]
+
+
+def receipt_rows(
+    connection: Connection,
+    tenant_id: str,
+    *,
+    start_us: int,
+    end_us: int,
+    limit: int,
+    cursor: tuple[int, str] | None = None,
+) -> list[ReceiptRow]:
+    """A tenant's receipts of requests that ended in [start, end), newest first.
+
+    `cursor` is the last row's `(ended_at_us, request_id)`.
+    """
+    summary = request_summaries.c
+    adjusted = (
+        select(func.coalesce(func.sum(adjustments.c.amount_nano), 0))
+        .where(adjustments.c.request_id == receipts.c.request_id)
+        .scalar_subquery()
+    )
+    query = (
+        select(
+            receipts.c.request_id,
+            receipts.c.created_at_us,
+            summary.ended_at_us,
+            requests.c.model,
+            requests.c.status,
+            requests.c.finish_reason,
+            requests.c.test_mode,
+            summary.input_tokens,
+            summary.output_tokens,
+            summary.complete_units,
+            summary.fragment_units,
+            summary.tier,
+            summary.geo_mean,
+            summary.energy_class,
+            summary.body,
+            receipts.c.total_nano,
+            adjusted.label("adjusted_nano"),
+            receipts.c.currency,
+        )
+        .join(requests, requests.c.id == receipts.c.request_id)
+        .join(request_summaries, summary.request_id == receipts.c.request_id)
+        .where(
+            summary.tenant_id == tenant_id,
+            summary.ended_at_us >= start_us,
+            summary.ended_at_us < end_us,
+        )
+        .order_by(summary.ended_at_us.desc(), summary.request_id.desc())
+        .limit(limit)
+    )
+    if cursor is not None:
+        query = query.where(tuple_(summary.ended_at_us, summary.request_id) < cursor)
+    rows = []
+    for row in connection.execute(query).mappings():
+        values = dict(row)
+        values["shown_uj"] = _shown_uj(values.pop("body"))
+        values["adjusted_nano"] = int(values["adjusted_nano"])
+        rows.append(ReceiptRow(**values))
+    return rows
+
+
+def statement(
+    connection: Connection, tenant_id: str, limit: int, cursor: int | None = None
+) -> list[StatementEntry]:
+    """Every movement of a tenant's credit, newest first. `cursor` is the last row's `seq`."""
+    credit = Account(tenant_id, AccountKind.TENANT_CREDIT, currency_of(connection, tenant_id)).id
+    came_in = transfers.c.credit_account_id == credit
+    query = (
+        select(
+            transfers.c.seq,
+            transfers.c.booked_at_us,
+            transfers.c.kind,
+            transfers.c.request_id,
+            case((came_in, transfers.c.amount_nano), else_=-transfers.c.amount_nano),
+            transfers.c.currency,
+        )
+        .where(or_(came_in, transfers.c.debit_account_id == credit))
+        .order_by(transfers.c.seq.desc())
+        .limit(limit)
+    )
+    if cursor is not None:
+        query = query.where(transfers.c.seq < cursor)
+    return [StatementEntry(*row) for row in connection.execute(query)]
+
+
+def review_movements(connection: Connection, request_id: str) -> list[Movement]:
+    """How a review's fee, and what its verdict refunded, moved; oldest first."""
+    debited, credited = accounts.alias("debited"), accounts.alias("credited")
+    rows = connection.execute(
+        select(
+            transfers.c.booked_at_us,
+            transfers.c.kind,
+            debited.c.kind,
+            credited.c.kind,
+            transfers.c.amount_nano,
+            transfers.c.currency,
+        )
+        .join(debited, debited.c.id == transfers.c.debit_account_id)
+        .join(credited, credited.c.id == transfers.c.credit_account_id)
+        .where(transfers.c.request_id == request_id, transfers.c.kind.in_(REVIEW_KINDS))
+        .order_by(transfers.c.seq)
+    )
+    return [Movement(*row) for row in rows]
+
+
+def review_backlog(connection: Connection, now_us: int) -> Backlog:
+    """How many items wait for a verdict, and for how long the oldest has."""
+    rows = connection.execute(
+        select(review_items.c.state, func.count(), func.min(review_items.c.queued_at_us))
+        .where(review_items.c.state.in_(OPEN_STATES))
+        .group_by(review_items.c.state)
+    ).all()
+    counts = {state: count for state, count, _ in rows}
+    return Backlog(
+        queued=counts.get("queued", 0),
+        claimed=counts.get("claimed", 0),
+        oldest_us=now_us - min(oldest for _, _, oldest in rows) if rows else None,
+    )
+
+
+def review_money(connection: Connection) -> list[ReviewMoney]:
+    """The review pool and the reviewers' due, by currency."""
+    totals = {(total.currency, total.kind): total.balance_nano for total in books(connection)}
+    return [
+        ReviewMoney(
+            currency,
+            totals.get((currency, AccountKind.REVIEW_POOL), 0),
+            totals.get((currency, AccountKind.REVIEWER_PAYABLE), 0),
+        )
+        for currency in sorted({currency for currency, _ in totals})
+    ]
+
+
+def books(connection: Connection) -> list[AccountTotal]:
+    """The whole ledger, by kind of account and currency; per currency it sums to zero."""
+    rows = connection.execute(
+        select(
+            accounts.c.kind,
+            accounts.c.currency,
+            func.sum(accounts.c.credits_nano) - func.sum(accounts.c.debits_nano),
+        )
+        .group_by(accounts.c.kind, accounts.c.currency)
+        .order_by(accounts.c.currency, accounts.c.kind)
+    )
+    return [AccountTotal(kind, currency, int(balance)) for kind, currency, balance in rows]
+
+
+def open_ends(connection: Connection, now_us: int) -> OpenEnds:
+    """Pending holds and waiting reviews."""
+    backlog = review_backlog(connection, now_us)
+    pending = connection.scalar(
+        select(func.count()).select_from(holds).where(holds.c.state == "pending")
+    )
+    return OpenEnds(int(pending or 0), backlog.depth, backlog.oldest_us or 0)
+
+
+def typical(connection: Connection, tenant_id: str | None = None, sample: int = 200) -> Typical:
+    """What the latest requests, of a tenant or of all, came to: what `quotes.expected` guesses by.
+
+    A measure that none of them has stays null, and without any request all is as by default.
+    """
+    query = (
+        select(request_summaries.c.body)
+        .where(request_summaries.c.output_tokens > 0)
+        .order_by(request_summaries.c.ended_at_us.desc())
+        .limit(sample)
+    )
+    if tenant_id is not None:
+        query = query.where(request_summaries.c.tenant_id == tenant_id)
+    latest = [msgspec.json.decode(body, type=RequestSummary) for body in connection.scalars(query)]
+    return typical_of(latest)
+
+
+def _shown_uj(summary_body: str) -> int | None:
+    return msgspec.json.decode(summary_body, type=_EnergyOnly).energy.shown_uj
+
+
+class _EnergyOnly(msgspec.Struct):
+    energy: EnergySummary

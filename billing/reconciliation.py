@@ -1,0 +1,150 @@
+"""Do all books tell the same story? Engine = events = summaries = lines = ledger = receipts.
+
+Reads one state of the database and changes nothing. Every figure is had twice, by different ways,
+and each pair that differs is named. An empty list of differences is the proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from sqlalchemy import Connection, func, select
+
+from billing import catalogue, request_checks, signing
+from billing.ledger.accounts import NEVER_NEGATIVE, AccountKind
+from billing.ledger.holds import HoldState
+from billing.request_checks import Difference
+from billing.request_evidence import Evidence, gather
+from billing.review_items import OPEN_STATES
+from billing.tables import accounts, holds, review_items, transfers
+from metering.bodies import BlockBody, EnergyBody
+from metering.tables import engine_counters, meter_windows
+
+
+@dataclass(slots=True)
+class Totals:
+    """What all requests' events come to, added up as they pass."""
+
+    requests: int = 0
+    events: int = 0
+    blocks: int = 0
+    tokens: int = 0
+    energy_uj: int = 0
+    lines: int = 0
+    transfers: int = 0
+    receipts: int = 0
+    adjustments: int = 0
+
+    def add(self, evidence: Evidence) -> None:
+        """Count one request's evidence."""
+        self.requests += 1
+        self.events += len(evidence.events)
+        for event in evidence.events:
+            if isinstance(event, BlockBody):
+                self.blocks += 1
+                self.tokens += len(event.token_ids)
+            elif isinstance(event, EnergyBody):
+                self.energy_uj += event.energy_uj or 0
+        self.lines += len(evidence.lines)
+        self.transfers += len(evidence.transfers)
+        self.receipts += evidence.receipt is not None
+        self.adjustments += len(evidence.adjustments)
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    """What was compared, and every difference found."""
+
+    differences: tuple[Difference, ...]
+    totals: Totals
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether all books tell the same story."""
+        return not self.differences
+
+
+def reconcile(connection: Connection) -> Reconciliation:
+    """Compare everything, within one snapshot."""
+    keys = signing.public_keys(connection)
+    version = cache(lambda version_id: catalogue.version(connection, version_id))
+    totals = Totals()
+    differences: list[Difference] = []
+    for evidence in gather(connection):
+        totals.add(evidence)
+        differences += request_checks.check(evidence, version, keys)
+    differences += _engine(connection, totals)
+    differences += _projections(connection)
+    differences += _open(connection)
+    return Reconciliation(tuple(differences), totals)
+
+
+def _engine(connection: Connection, totals: Totals) -> Iterator[Difference]:
+    """The engine's counters, and the meter, against the sum of all events."""
+    emitted, withheld, blocks = connection.execute(
+        select(
+            func.coalesce(func.sum(engine_counters.c.tokens), 0),
+            func.coalesce(func.sum(engine_counters.c.withheld_tokens), 0),
+            func.coalesce(func.sum(engine_counters.c.blocks), 0),
+        )
+    ).one()
+    attributed = connection.scalar(select(func.coalesce(func.sum(meter_windows.c.requests_uj), 0)))
+    committed = int(emitted - withheld)
+    yield from _compare("event tokens = engine tokens less withheld", committed, totals.tokens)
+    if totals.blocks > blocks:
+        yield Difference("event blocks <= engine blocks", "all", str(blocks), str(totals.blocks))
+    metered = int(attributed or 0)
+    yield from _compare("energy events = meter's share of requests", metered, totals.energy_uj)
+
+
+def _projections(connection: Connection) -> Iterator[Difference]:
+    """Every account's two sides against the transfers, and what must not be negative."""
+    sides: dict[str, list[int]] = {}
+    for side, column in enumerate((transfers.c.debit_account_id, transfers.c.credit_account_id)):
+        for account_id, amount in connection.execute(
+            select(column, func.sum(transfers.c.amount_nano)).group_by(column)
+        ):
+            sides.setdefault(account_id, [0, 0])[side] = int(amount)
+    for row in connection.execute(select(accounts).order_by(accounts.c.id)):
+        debits, credits = sides.get(row.id, (0, 0))
+        yield from _compare("account debits = transfers", debits, row.debits_nano, row.id)
+        yield from _compare("account credits = transfers", credits, row.credits_nano, row.id)
+        if row.kind in NEVER_NEGATIVE and credits < debits:
+            yield Difference("account is not overdrawn", row.id, ">= 0", str(credits - debits))
+
+
+def _open(connection: Connection) -> Iterator[Difference]:
+    """What is reserved and pooled, against what is still open."""
+    pending = (
+        select(holds.c.tenant_id, func.sum(holds.c.amount_nano))
+        .where(holds.c.state == HoldState.PENDING)
+        .group_by(holds.c.tenant_id)
+    )
+    waiting = (
+        select(review_items.c.tenant_id, func.sum(review_items.c.fee_nano))
+        .where(review_items.c.state.in_(OPEN_STATES))
+        .group_by(review_items.c.tenant_id)
+    )
+    for check, still_open, kind in (
+        ("held credit = pending holds", pending, AccountKind.HOLDS),
+        ("review pool = fees of open reviews", waiting, AccountKind.REVIEW_POOL),
+    ):
+        balance = func.sum(accounts.c.credits_nano) - func.sum(accounts.c.debits_nano)
+        booked = (
+            select(accounts.c.tenant_id, balance)
+            .where(accounts.c.kind == kind)
+            .group_by(accounts.c.tenant_id)
+        )
+        expected, actual = (
+            {owner: int(amount) for owner, amount in connection.execute(query)}
+            for query in (still_open, booked)
+        )
+        for owner in sorted(expected.keys() | actual.keys()):
+            yield from _compare(check, expected.get(owner, 0), actual.get(owner, 0), owner)
+
+
+def _compare(check: str, expected: int, actual: int, subject: str = "all") -> Iterator[Difference]:
+    if expected != actual:
+        yield Difference(check, subject, str(expected), str(actual))

@@ -1,0 +1,106 @@
+"""Everything that is stored about a request, gathered to be compared. Changes nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from sqlalchemy import Column, Connection, Row, Select, select
+
+from billing.tables import (
+    accounts,
+    adjustments,
+    holds,
+    rated_lines,
+    receipts,
+    review_items,
+    transfers,
+)
+from metering import bodies
+from metering.bodies import Body
+from metering.events import EventKind, RequestSummary
+from metering.tables import request_summaries, requests, usage_events
+
+PAGE = 200
+
+Rows = tuple[Row[*tuple[Any, ...]], ...]
+OneRow = Row[*tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the database holds about one request, from the engine's events to the receipt."""
+
+    request: OneRow
+    events: tuple[Body, ...]
+    summary: RequestSummary | None
+    lines: Rows
+    transfers: Rows  # each with the kinds of its accounts, as `debit_kind` and `credit_kind`
+    hold: OneRow | None
+    receipt: OneRow | None
+    adjustments: Rows
+    review: OneRow | None
+
+
+def gather(connection: Connection) -> Iterator[Evidence]:
+    """The evidence of every request, by id, a page at a time."""
+    last = ""
+    while page := connection.execute(
+        select(requests).where(requests.c.id > last).order_by(requests.c.id).limit(PAGE)
+    ).all():
+        yield from _page(connection, page)
+        last = page[-1].id
+
+
+def _page(connection: Connection, page: Sequence[OneRow]) -> Iterator[Evidence]:
+    ids = [request.id for request in page]
+
+    def rows(query: Select[*tuple[Any, ...]], owner: Column[str]) -> dict[str, Rows]:
+        found: defaultdict[str, Rows] = defaultdict(tuple)
+        for row in connection.execute(query.where(owner.in_(ids))):
+            found[row.request_id] += (row,)
+        return found
+
+    events = rows(
+        select(usage_events.c.request_id, usage_events.c.kind, usage_events.c.body).order_by(
+            usage_events.c.seq
+        ),
+        usage_events.c.request_id,
+    )
+    summaries = rows(select(request_summaries), request_summaries.c.request_id)
+    lines = rows(select(rated_lines).order_by(rated_lines.c.line), rated_lines.c.request_id)
+    held = rows(select(holds), holds.c.request_id)
+    signed = rows(select(receipts), receipts.c.request_id)
+    adjusted = rows(select(adjustments), adjustments.c.request_id)
+    reviews = rows(select(review_items), review_items.c.request_id)
+    debited, credited = accounts.alias("debited"), accounts.alias("credited")
+    moved = rows(
+        select(
+            transfers,
+            debited.c.kind.label("debit_kind"),
+            credited.c.kind.label("credit_kind"),
+        )
+        .join(debited, debited.c.id == transfers.c.debit_account_id)
+        .join(credited, credited.c.id == transfers.c.credit_account_id),
+        transfers.c.request_id,
+    )
+    for request in page:
+        summary = next(iter(summaries[request.id]), None)
+        yield Evidence(
+            request=request,
+            events=tuple(
+                bodies.read(EventKind(event.kind), event.body) for event in events[request.id]
+            ),
+            summary=(
+                None if summary is None else msgspec.json.decode(summary.body, type=RequestSummary)
+            ),
+            lines=lines[request.id],
+            transfers=moved[request.id],
+            hold=next(iter(held[request.id]), None),
+            receipt=next(iter(signed[request.id]), None),
+            adjustments=adjusted[request.id],
+            review=next(iter(reviews[request.id]), None),
+        )
