@@ -1,0 +1,23 @@
+"""Energy: what each request took of the meter, and how that figure was had."""
+
+from metering.energy.attribution import METHOD, Claim, StepCosts
+from metering.energy.meter import EnergyMeter
+from metering.energy.opening import open_meter
+from metering.energy.provenance import Provenance, shown_uj
+from metering.energy.settings import EnergySettings
+from metering.energy.windows import PendingStep, Share, Window, WindowCloser
+
+__all__ = [
+    "METHOD",
+    "Claim",
+    "EnergyMeter",
+    "EnergySettings",
+    "PendingStep",
+    "Provenance",
+    "Share",
+    "StepCosts",
+    "Window",
+    "WindowCloser",
+    "open_meter",
+    "shown_uj",
+]

@@ -1,0 +1,116 @@
+"""The curve E(t) of one device: cumulative energy as a function of time, in integer microjoules.
+
+        own_uj                       Only change points are kept. Between two of them the curve
+          |            _.x           is a straight line, floored; before the first and behind
+          |      _.-x-'              the last it is not known. Every amount of energy is a
+          |   x-'                    difference on this curve, so whatever parts of time are
+          +---|-----|----|---- t     asked for, they add up to the whole, exactly.
+
+Counters that fall were reset: what comes after is another curve, of another epoch, and nothing
+is ever charged across the gap.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from metering.energy.protocols import Reading
+
+KNOTS_MAX = 65_536
+
+
+class Totals(NamedTuple):
+    """Cumulative energy at one time."""
+
+    own_uj: int
+    external_uj: int
+
+
+class Curve:
+    """One epoch of one device. Not locked: its meter is."""
+
+    __slots__ = ("_at_ns", "_external_uj", "_own_uj", "epoch")
+
+    def __init__(self, epoch: str) -> None:
+        self.epoch = epoch
+        self._at_ns: list[int] = []
+        self._own_uj: list[int] = []
+        self._external_uj: list[int] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no change point is known yet."""
+        return not self._at_ns
+
+    @property
+    def start_ns(self) -> int:
+        """The first change point that is kept."""
+        return self._at_ns[0]
+
+    @property
+    def end_ns(self) -> int:
+        """The last change point: the curve is known up to here."""
+        return self._at_ns[-1]
+
+    def continues(self, reading: Reading) -> bool:
+        """Whether a reading can follow on this curve: neither total has fallen."""
+        return self.is_empty or (
+            reading.own_uj >= self._own_uj[-1] and reading.external_uj >= self._external_uj[-1]
+        )
+
+    def add(self, reading: Reading) -> None:
+        """Append a change point; one that is not later than the last is left out.
+
+        A third point on a level stretch only moves its end.
+        """
+        if self._at_ns and reading.at_ns <= self._at_ns[-1]:
+            return
+        if len(self._at_ns) > 1 and all(
+            values[-2] == values[-1] == value
+            for values, value in (
+                (self._own_uj, reading.own_uj),
+                (self._external_uj, reading.external_uj),
+            )
+        ):
+            self._at_ns[-1] = reading.at_ns
+            return
+        if len(self._at_ns) == KNOTS_MAX:
+            self._thin()
+        self._at_ns.append(reading.at_ns)
+        self._own_uj.append(reading.own_uj)
+        self._external_uj.append(reading.external_uj)
+
+    def at(self, at_ns: int) -> Totals:
+        """The totals at a time within the curve."""
+        if not self.start_ns <= at_ns <= self.end_ns:
+            raise ValueError(f"{at_ns} is outside of {self.start_ns} to {self.end_ns}")
+        right = bisect_right(self._at_ns, at_ns)
+        if right == len(self._at_ns):
+            return Totals(self._own_uj[-1], self._external_uj[-1])
+        past_ns = at_ns - self._at_ns[right - 1]
+        span_ns = self._at_ns[right] - self._at_ns[right - 1]
+        return Totals(
+            _between(self._own_uj, right, past_ns, span_ns),
+            _between(self._external_uj, right, past_ns, span_ns),
+        )
+
+    def forget_before(self, at_ns: int) -> None:
+        """Drop change points that no time from `at_ns` on needs."""
+        unneeded = bisect_right(self._at_ns, at_ns) - 1
+        if unneeded > 0:
+            for values in (self._at_ns, self._own_uj, self._external_uj):
+                del values[:unneeded]
+
+    def _thin(self) -> None:
+        """Halve the older half: coarser in time, still exact at what remains.
+
+        Only reached when nothing was settled for an hour or so.
+        """
+        for values in (self._at_ns, self._own_uj, self._external_uj):
+            values[1 : KNOTS_MAX // 2] = values[2 : KNOTS_MAX // 2 : 2]
+
+
+def _between(values: list[int], right: int, past_ns: int, span_ns: int) -> int:
+    low = values[right - 1]
+    return low + (values[right] - low) * past_ns // span_ns

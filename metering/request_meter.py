@@ -1,0 +1,332 @@
+"""One request's facts, folded into its summary as they come.
+
+It is fed with event bodies and nothing else, by the running recorder as by a restart that reads
+them back, so both arrive at the same summary. It never decides anything: what is cut, withheld
+or ended is stated in the bodies.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from engine.records import DraftCounters, FinishReason
+from metering import confidence
+from metering.bodies import BlockBody, Body, EnergyBody, TerminalBody
+from metering.confidence import Score
+from metering.energy import shown_uj
+from metering.events import (
+    EndedBy,
+    EnergyClass,
+    EnergySummary,
+    RequestStatus,
+    RequestSummary,
+    UnitState,
+    UnitSummary,
+)
+from metering.requests import AdmittedRequest
+from metering.review_rule import ReviewRule
+from metering.semantic import SEGMENTER, Segmenter
+from metering.unit_tokens import UnitTokens
+
+NO_ENERGY = EnergySummary(
+    energy_class=EnergyClass.UNAVAILABLE,
+    energy_uj=None,
+    shown_uj=None,
+    source="none",
+    scope="none",
+    method="none",
+    uncertainty_pct=None,
+)
+# U+0000 is legal UTF-8, but no text of PostgreSQL; it is shown as what cannot be shown.
+_SHOWN = {0: "\ufffd"}
+
+
+class BlockEffect(NamedTuple):
+    """What a block added, for the stream."""
+
+    text: str  # code points that became complete with it
+    units_closed: int  # complete units so far
+    score: Score | None  # of its tokens
+
+
+class RequestMeter:
+    """The fold of one request's events. Cheap to copy; not locked."""
+
+    __slots__ = (
+        "_decoder",
+        "_digest",
+        "_energy",
+        "_energy_known",
+        "_shown_bytes",
+        "_tokens",
+        "_units",
+        "_units_complete",
+        "_weakest_unit",
+        "admitted",
+        "blocks",
+        "drafting",
+        "energy_events",
+        "energy_through_block",
+        "information_ubits",
+        "low_unats",
+        "missing_scores",
+        "output",
+        "rule",
+        "segmenter",
+        "sum_unats",
+        "verified_blocks",
+    )
+
+    def __init__(self, admitted: AdmittedRequest, rule: ReviewRule) -> None:
+        self.admitted = admitted
+        self.rule = rule
+        self.segmenter = Segmenter()
+        self.output = ""  # every complete code point so far, as delivered
+        self.blocks = 0
+        self.verified_blocks = 0
+        self.drafting = DraftCounters()
+        self.sum_unats = 0
+        self.low_unats = 0
+        self.missing_scores = 0
+        self.information_ubits = 0
+        self.energy_events = 0
+        self.energy_through_block = -1
+        self._energy = NO_ENERGY
+        self._energy_known = True
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._digest = hashlib.sha256()
+        self._shown_bytes = 0
+        self._tokens = UnitTokens()
+        self._units: list[UnitSummary] = []
+        self._units_complete = 0
+        self._weakest_unit: str | None = None
+
+    def fold(self, body: Body) -> None:
+        """Take one event, in the order of the log."""
+        match body:
+            case BlockBody():
+                self.fold_block(body)
+            case EnergyBody():
+                self.fold_energy(body)
+            case TerminalBody():
+                if body.replaced_tail:
+                    self.replace_tail()
+
+    def fold_block(self, body: BlockBody) -> BlockEffect:
+        """Take the next block; raises ValueError when one before it is missing."""
+        if body.block_index != self.blocks:
+            raise ValueError(
+                f"block {body.block_index} of {body.request_id} follows {self.blocks} blocks"
+            )
+        text = "".join(
+            self._fold_token(piece, unats)
+            for piece, unats in zip(body.pieces, body.logprobs_unats, strict=True)
+        )
+        self.blocks += 1
+        self.verified_blocks += body.accepted_tokens > 0
+        self.information_ubits += body.information_ubits or 0
+        drafting = self.drafting
+        self.drafting = DraftCounters(
+            steps=drafting.steps + 1,
+            emitted_tokens=drafting.emitted_tokens + len(body.token_ids),
+            drafted_nodes=drafting.drafted_nodes + body.drafted_nodes,
+            drafted_depth=drafting.drafted_depth + body.drafted_depth,
+            verified_nodes=drafting.verified_nodes + body.verified_nodes,
+            accepted_tokens=drafting.accepted_tokens + body.accepted_tokens,
+            cached_tokens=drafting.cached_tokens + body.cached_tokens,
+        )
+        return BlockEffect(text, self._units_complete, block_score(body))
+
+    def fold_energy(self, body: EnergyBody) -> None:
+        """Take the energy of steps that have settled."""
+        self.energy_events += 1
+        self.energy_through_block = max(self.energy_through_block, body.through_block)
+        if body.energy_uj is None or not self._energy_known:
+            self._energy_known = False
+            self._energy = NO_ENERGY
+            return
+        total_uj = (self._energy.energy_uj or 0) + body.energy_uj
+        self._energy = EnergySummary(
+            energy_class=body.energy_class,
+            energy_uj=total_uj,
+            shown_uj=shown_uj(total_uj),
+            source=body.source,
+            scope=body.scope,
+            method=body.method,
+            uncertainty_pct=body.uncertainty_pct,
+        )
+
+    def replace_tail(self) -> str:
+        """Show an unfinished code point at the end as U+FFFD; returns what that adds."""
+        return self._show(self._decoder.decode(b"", final=True))
+
+    @property
+    def output_sha256(self) -> str:
+        """Hex SHA-256 of the output's UTF-8."""
+        return self._digest.hexdigest()
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether the output ends within a code point."""
+        return bool(self._decoder.getstate()[0])
+
+    @property
+    def energy(self) -> EnergySummary:
+        """The request's energy. A part of it is no figure: all its blocks, or null."""
+        whole = self.energy_events > 0 and self.energy_through_block >= self.blocks - 1
+        return self._energy if whole else NO_ENERGY
+
+    @property
+    def settled_uj(self) -> int | None:
+        """Energy settled so far, whatever is still to come; null when there can be no figure."""
+        return self._energy.energy_uj
+
+    def terminal(
+        self,
+        status: RequestStatus,
+        finish_reason: FinishReason,
+        ended_by: EndedBy,
+        *,
+        replaced_tail: bool = False,
+        detail: str | None = None,
+    ) -> TerminalBody:
+        """The statement that the request ends here, so."""
+        return TerminalBody(
+            request_id=self.admitted.id,
+            status=status,
+            finish_reason=finish_reason.value,
+            ended_by=ended_by,
+            blocks=self.blocks,
+            tokens=self.drafting.emitted_tokens,
+            output_sha256=self.output_sha256,
+            replaced_tail=replaced_tail,
+            detail=detail,
+        )
+
+    def summary(
+        self, end: TerminalBody, ended_at_us: int, energy: EnergySummary | None = None
+    ) -> RequestSummary:
+        """The request as if it ended here, so. Changes nothing.
+
+        `energy` stands in for figures that aren't settled yet.
+        """
+        stopped = end.finish_reason == FinishReason.STOP.value
+        opened = self._tokens.open_summaries(
+            len(self._units), self.segmenter.open_units(stopped=stopped)
+        )
+        units = (*self._units, *opened)
+        output_tokens = self.drafting.emitted_tokens
+        score = self._score()
+        scored = None if score is None else confidence.summarise(score)
+        admitted = self.admitted
+        return RequestSummary(
+            request_id=admitted.id,
+            tenant_id=admitted.tenant_id,
+            model=admitted.model,
+            tariff_version_id=admitted.tariff_version_id,
+            status=end.status,
+            finish_reason=end.finish_reason,
+            ended_by=end.ended_by,
+            input_tokens=admitted.input_tokens,
+            output_tokens=output_tokens,
+            unattached_tokens=0 if units else output_tokens,
+            blocks=self.blocks,
+            verified_blocks=self.verified_blocks,
+            output_sha256=end.output_sha256,
+            segmenter=SEGMENTER,
+            units=units,
+            confidence=scored,
+            information_ubits=None if self.missing_scores else self.information_ubits,
+            energy=energy or self.energy,
+            drafting=self.drafting,
+            review_reason=self.rule.reason(
+                admitted.id, output_tokens, scored, _weaker(self._weakest_unit, opened)
+            ),
+            started_at_us=admitted.started_at_us,
+            ended_at_us=ended_at_us,
+        )
+
+    def copy(self) -> RequestMeter:
+        """An independent meter in the same state; costs as much as the open text is long."""
+        twin = RequestMeter.__new__(RequestMeter)
+        for name in self.__slots__:
+            setattr(twin, name, getattr(self, name))
+        twin.segmenter = self.segmenter.copy()
+        twin._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        twin._decoder.setstate(self._decoder.getstate())
+        twin._digest = self._digest.copy()
+        twin._tokens = self._tokens.copy()
+        twin._units = list(self._units)
+        return twin
+
+    def _fold_token(self, piece: bytes, unats: int | None) -> str:
+        text = self._show(self._decoder.decode(piece))
+        # A code point still unfinished will begin at the next byte to be shown.
+        offset = self._shown_bytes if self.has_tail else max(0, self._shown_bytes - 1)
+        self._tokens.add(offset, unats)
+        if unats is None:
+            self.missing_scores += 1
+        else:
+            self.sum_unats += unats
+            self.low_unats = min(self.low_unats, unats)
+        return text
+
+    def _show(self, text: str) -> str:
+        """Add delivered text to the output and close the units that it completes."""
+        if not text:
+            return ""
+        shown = text.translate(_SHOWN)
+        data = shown.encode()
+        self.output += shown
+        self._digest.update(data)
+        self._shown_bytes += len(data)
+        for unit in self.segmenter.feed(data):
+            summary = self._tokens.close(len(self._units), unit)
+            self._units.append(summary)
+            self._units_complete += summary.state is UnitState.COMPLETE
+            self._weakest_unit = _weaker(self._weakest_unit, [summary])
+        return shown
+
+    def _score(self) -> Score | None:
+        tokens = self.drafting.emitted_tokens
+        if not tokens or self.missing_scores:
+            return None
+        return Score(tokens, self.sum_unats, self.low_unats)
+
+
+def block_score(body: BlockBody) -> Score | None:
+    """The score of one block's tokens; null without tokens, or where a score is missing."""
+    known = [unats for unats in body.logprobs_unats if unats is not None]
+    if not known or len(known) < len(body.logprobs_unats):
+        return None
+    return Score(len(known), sum(known), min(known))
+
+
+def _weaker(weakest: str | None, units: list[UnitSummary]) -> str | None:
+    """The lowest geo-mean among complete units."""
+    for unit in units:
+        if unit.state is UnitState.COMPLETE and unit.geo_mean is not None:
+            # Four places and one digit before them: text sorts as numbers do.
+            weakest = min(weakest or unit.geo_mean, unit.geo_mean)
+    return weakest
+
+
+def summary_of(
+    admitted: AdmittedRequest, rule: ReviewRule, events: Sequence[Body], ended_at_us: int
+) -> RequestSummary:
+    """Fold a finished request's stored events, the terminal one last, into its summary.
+
+    Raises ValueError when they don't end, or don't give the output that they state.
+    """
+    meter = RequestMeter(admitted, rule)
+    for body in events:
+        meter.fold(body)
+    end = events[-1] if events else None
+    if not isinstance(end, TerminalBody):
+        raise ValueError(f"the events of {admitted.id} do not end")
+    if meter.output_sha256 != end.output_sha256:
+        raise ValueError(f"the events of {admitted.id} do not give the output that they state")
+    return meter.summary(end, ended_at_us)
