@@ -127,9 +127,9 @@ def resolve_item(
             item_id,
             principal.key_id,
             data.token,
-            data.verdict,
-            data.note,
-            data.edited_output,
+            verdict=data.verdict,
+            note=data.note,
+            edited_output=data.edited_output,
             signer=signer,
         )
         if before.state is not ReviewState.RESOLVED:

@@ -21,7 +21,7 @@ from api.inference import orders
 from api.inference.orders import ServedModel
 from api.inference.schemas import GenerateRequest
 from api.schemas import TenantQuery
-from billing import catalogue, quotes
+from billing import catalogue, queries, quotes
 from billing.errors import NoTariff
 from billing.money import format_nano
 from engine.errors import PromptTooLong
@@ -47,7 +47,7 @@ class TariffView(msgspec.Struct, frozen=True):
 
 class EstimateView(msgspec.Struct, frozen=True):
     """What the request would cost. It never costs more than `worst`, whatever is generated;
-    `expected` is a guess from what requests usually come to, with all of `max_tokens` used.
+    `expected` is a guess from what the tenant's requests came to lately, all of `max_tokens` used.
     `review_fee` says whether a review's fee is counted in both.
     """
 
@@ -86,11 +86,14 @@ def estimate(
     with snapshot(database) as connection:
         tenant = tenants.require(connection, tenant_in_scope(connection, principal, tenant_id))
         tariff = catalogue.tariff_in_force(connection, tenant.id, clock.now_us())
+        typical = queries.typical(connection, tenant.id)
     terms, review = tariff.document, tenant.review_opt_in and tariff.document.review is not None
     return EstimateView(
         input_tokens=input_tokens,
         max_tokens=max_tokens,
-        expected=format_nano(quotes.expected(terms, input_tokens, max_tokens, review=review)),
+        expected=format_nano(
+            quotes.expected(terms, input_tokens, max_tokens, review=review, typical=typical)
+        ),
         worst=format_nano(quotes.worst_case(terms, input_tokens, max_tokens, review=review)),
         currency=tariff.currency,
         review_fee=review,

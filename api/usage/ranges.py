@@ -1,0 +1,89 @@
+"""The stretch of time that a report is about: half-open, [start, end), and of bounded detail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, TypeAlias
+
+from litestar.params import QueryParameter
+
+from api.errors import InvalidParameter
+from api.schemas import to_us
+from metering import clock
+
+BUCKETS_MAX = 1500
+SPAN_DAYS_DEFAULT = 30
+END_OF_TIME_US = 2**63 - 1
+
+
+class Bucket(StrEnum):
+    """How finely a report divides its time, in UTC."""
+
+    MINUTE = "minute"
+    HOUR = "hour"
+    DAY = "day"
+
+    @property
+    def width_us(self) -> int:
+        """The length of one bucket."""
+        seconds = {Bucket.MINUTE: 60, Bucket.HOUR: 3600, Bucket.DAY: 86_400}
+        return seconds[self] * 1_000_000
+
+
+StartQuery: TypeAlias = Annotated[
+    datetime | None,
+    QueryParameter(
+        description=f"First moment; {SPAN_DAYS_DEFAULT} days before the end if left out"
+    ),
+]
+EndQuery: TypeAlias = Annotated[
+    datetime | None, QueryParameter(description="First moment after; now if left out")
+]
+BucketQuery: TypeAlias = Annotated[Bucket, QueryParameter(description="Width of a bucket, in UTC")]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """[start_us, end_us)."""
+
+    start_us: int
+    end_us: int
+
+
+def read(start: datetime | None, end: datetime | None, bucket: Bucket) -> Range:
+    """The range asked for. Raises InvalidParameter when it is empty, vague or too finely divided.
+
+    Without a start it is the last days, or as many buckets as may be had, if that is less.
+    """
+    end_us = clock.now_us() if end is None else _moment(end, "end")
+    longest_us = bucket.width_us * BUCKETS_MAX
+    if start is None:
+        return Range(end_us - min(longest_us, SPAN_DAYS_DEFAULT * Bucket.DAY.width_us), end_us)
+    start_us = _moment(start, "start")
+    if start_us >= end_us:
+        raise InvalidParameter("start is not before end", "start")
+    if end_us - start_us > longest_us:
+        raise InvalidParameter(
+            f"more than {BUCKETS_MAX} buckets of a {bucket}: ask for a shorter time, or wider ones",
+            "bucket",
+        )
+    return Range(start_us, end_us)
+
+
+def read_open(start: datetime | None, end: datetime | None) -> Range:
+    """The range asked for, where a missing bound is none. Raises InvalidParameter as `read`."""
+    start_us = 0 if start is None else _moment(start, "start")
+    end_us = END_OF_TIME_US if end is None else _moment(end, "end")
+    if start_us >= end_us:
+        raise InvalidParameter("start is not before end", "start")
+    return Range(start_us, end_us)
+
+
+def _moment(at: datetime, parameter: str) -> int:
+    if at.tzinfo is None:
+        raise InvalidParameter(f"{parameter} needs an offset, such as a final Z", parameter)
+    if at.timestamp() < 0:
+        raise InvalidParameter(f"{parameter} is before 1970", parameter)
+    return to_us(at)

@@ -1,0 +1,112 @@
+"""The wire of usage, charges, balance and receipts. Amounts, scores and joules are strings."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import msgspec
+
+from api.schemas import to_time
+from billing.ledger.balances import Balance
+from billing.money import format_nano
+from billing.queries import DailyCharge, ReceiptRow
+from billing.receipt_documents import millionths
+
+
+class BalanceView(msgspec.Struct, frozen=True):
+    """Prepaid credit: free to spend, and reserved by live requests."""
+
+    tenant_id: str
+    available: str
+    held: str
+    currency: str
+
+    @classmethod
+    def of(cls, tenant_id: str, balance: Balance) -> BalanceView:
+        """The wire's view of a balance."""
+        return cls(
+            tenant_id=tenant_id,
+            available=format_nano(balance.available_nano),
+            held=format_nano(balance.held_nano),
+            currency=balance.currency,
+        )
+
+
+class ChargeView(msgspec.Struct, frozen=True):
+    """What one component came to on one day. Of the component `adjustment` are refunds, and fees
+    given back: negative.
+    """
+
+    day: dt.date
+    component: str
+    amount: str
+    currency: str
+
+    @classmethod
+    def of(cls, charge: DailyCharge) -> ChargeView:
+        """The wire's view of a day's charge."""
+        return cls(charge.day, charge.component, format_nano(charge.amount_nano), charge.currency)
+
+
+class ChargesView(msgspec.Struct, frozen=True):
+    """Charges of requests that ended in [start, end), by day of the tenant's time zone."""
+
+    tenant_id: str
+    start: dt.datetime
+    end: dt.datetime
+    time_zone: str
+    currency: str
+    total: str
+    items: list[ChargeView]
+
+
+class ReceiptRowView(msgspec.Struct, frozen=True):
+    """One receipt of the list; whole and signed, it is at `/receipts/{request_id}`."""
+
+    request_id: str
+    ended_at: dt.datetime
+    model: str
+    status: str
+    finish_reason: str | None
+    test_mode: bool
+    input_tokens: int
+    output_tokens: int
+    complete_units: int
+    fragment_units: int
+    tier: str | None
+    geo_mean: str | None
+    energy_class: str
+    joules: str | None
+    total: str
+    adjusted: str  # the sum of its adjustments; negative was given back
+    currency: str
+
+    @classmethod
+    def of(cls, row: ReceiptRow) -> ReceiptRowView:
+        """The wire's view of a row."""
+        return cls(
+            request_id=row.request_id,
+            ended_at=to_time(row.ended_at_us),
+            model=row.model,
+            status=row.status,
+            finish_reason=row.finish_reason,
+            test_mode=row.test_mode,
+            input_tokens=row.input_tokens,
+            output_tokens=row.output_tokens,
+            complete_units=row.complete_units,
+            fragment_units=row.fragment_units,
+            tier=row.tier,
+            geo_mean=row.geo_mean,
+            energy_class=row.energy_class,
+            joules=millionths(row.shown_uj),
+            total=format_nano(row.total_nano),
+            adjusted=format_nano(row.adjusted_nano),
+            currency=row.currency,
+        )
+
+
+class ReceiptPage(msgspec.Struct, frozen=True):
+    """Receipts, newest first; `next_cursor` is null on the last page."""
+
+    items: list[ReceiptRowView]
+    next_cursor: str | None

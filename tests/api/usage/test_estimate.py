@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import httpx
+import pytest
+from api_app import make_client
+from api_cases import House, bearer, make_house
+from api_settled import Desk
+from billing_cases import unit
+from litestar import Litestar
+from litestar.testing import TestClient
+from sqlalchemy import Engine
+from tiny_models import write_tiny_dfm
+
+from api import tenants
+from api.inference.orders import ServedModel
+from api.roles import Role
+from api.usage.estimate_routes import estimate
+from billing import queries
+from engine.tokenizer import Tokenizer
+from metering.database import snapshot, transaction
+
+Client = TestClient[Litestar]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
+    tokenizer = Tokenizer.from_dfm(write_tiny_dfm(tmp_path_factory.mktemp("m") / "tiny.dfm"))
+    return ServedModel("tiny", tokenizer, tokenizer.context_length, max_tokens_default=64)
+
+
+@pytest.fixture
+def client(sqlite_database: Engine, house: House, served: ServedModel) -> Iterator[Client]:
+    with make_client(sqlite_database, estimate, served=served) as opened:
+        yield opened
+
+
+def ask(client: Client, secret: str, **body: Any) -> httpx.Response:
+    return client.post("/estimate", headers=bearer(secret), json=body)
+
+
+def test_a_prompt_is_counted_by_the_models_own_tokenizer(
+    client: Client, house: House, served: ServedModel
+) -> None:
+    answer = ask(client, house.developer, prompt="def add(a, b):", max_tokens=16)
+    assert answer.status_code == 200, answer.text
+    quote = answer.json()
+    assert quote["input_tokens"] == len(served.tokenizer.encode("def add(a, b):"))
+    assert quote["max_tokens"] == 16
+    assert 0 < Decimal(quote["expected"]) <= Decimal(quote["worst"])
+    assert quote["currency"] == "USD"
+    assert quote["tariff"] == {"id": "composite@1", "name": "composite", "version": 1}
+    stated = ask(client, house.developer, input_tokens=quote["input_tokens"], max_tokens=16)
+    assert stated.json() == quote
+
+
+def test_a_conversation_counts_with_its_template(
+    client: Client, house: House, served: ServedModel
+) -> None:
+    messages = [{"role": "user", "content": "hi there"}]
+    quote = ask(client, house.developer, messages=messages).json()
+    assert quote["input_tokens"] == len(served.tokenizer.encode_chat(messages))
+    assert quote["max_tokens"] == 64
+
+
+def test_the_body_of_generate_may_be_sent_as_it_is(client: Client, house: House) -> None:
+    plain = ask(client, house.developer, prompt="a b c", max_tokens=8)
+    dressed = ask(
+        client,
+        house.developer,
+        prompt="a b c",
+        max_tokens=8,
+        model="tiny",
+        temperature=0.7,
+        top_p=0.9,
+        seed=4,
+        stop=["x"],
+        stream=True,
+        max_cost="1",
+        tags={"team": "a"},
+    )
+    assert dressed.json() == plain.json()
+
+
+def test_no_request_costs_more_than_the_worst_case(
+    client: Client, house: House, desk: Desk, sqlite_database: Engine
+) -> None:
+    quote = ask(client, house.developer, input_tokens=20, max_tokens=40).json()
+    desk.settle(
+        house.tenant_id,
+        house.key_ids[Role.DEVELOPER],
+        "req_9",
+        *(unit(1, "fragment", "review") for _ in range(40)),
+    )
+    with snapshot(sqlite_database) as connection:
+        lines = queries.lines(connection, "req_9")
+    cost = Decimal(sum(line.amount_nano for line in lines)).scaleb(-9)
+    assert 0 < cost <= Decimal(quote["worst"])
+
+
+def test_a_review_fee_counts_only_for_those_who_agreed_to_it(
+    client: Client, house: House, sqlite_database: Engine
+) -> None:
+    without = ask(client, house.developer, input_tokens=20, max_tokens=40).json()
+    with transaction(sqlite_database) as connection:
+        tenants.change(connection, house.tenant_id, review_opt_in=True)
+    agreed = ask(client, house.developer, input_tokens=20, max_tokens=40).json()
+    assert (without["review_fee"], agreed["review_fee"]) == (False, True)
+    assert Decimal(agreed["worst"]) > Decimal(without["worst"])
+
+
+def test_an_estimate_changes_nothing(client: Client, house: House, sqlite_database: Engine) -> None:
+    ask(client, house.developer, prompt="a b c")  # the key's first use is noted
+    with snapshot(sqlite_database) as connection:
+        before = list(connection.connection.iterdump())
+    ask(client, house.developer, prompt="a b c")
+    with snapshot(sqlite_database) as connection:
+        assert list(connection.connection.iterdump()) == before
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "parameter"),
+    [
+        ({}, 400, "prompt"),
+        ({"prompt": "a", "messages": [{"role": "user", "content": "a"}]}, 400, "prompt"),
+        ({"prompt": "a", "input_tokens": 5}, 400, "input_tokens"),
+        ({"input_tokens": 0}, 400, "input_tokens"),
+        ({"input_tokens": 2**40}, 400, "input_tokens"),
+        ({"input_tokens": 512}, 400, "prompt"),
+        ({"prompt": "word " * 2000}, 400, "prompt"),
+        ({"prompt": "a", "max_tokens": 0}, 400, "max_tokens"),
+        ({"prompt": "a", "max_tokens": 10**9}, 400, "max_tokens"),
+        ({"prompt": "a", "max_tokens": "8"}, 400, "max_tokens"),
+        ({"prompt": "a", "tokens": 5}, 400, "tokens"),
+        ({"prompt": "a", "model": "gpt-9"}, 404, "model"),
+        ({"messages": [{"role": "wizard", "content": "a"}]}, 400, "messages[0].role"),
+    ],
+)
+def test_what_cannot_run_has_no_price(
+    client: Client, house: House, body: dict[str, Any], status: int, parameter: str
+) -> None:
+    answer = ask(client, house.developer, **body)
+    assert (answer.status_code, answer.json().get("parameter")) == (status, parameter)
+
+
+def test_without_a_tariff_there_is_no_estimate(
+    client: Client, house: House, sqlite_database: Engine
+) -> None:
+    other = make_house(sqlite_database, "Umbrella")
+    answer = ask(client, other.developer, input_tokens=5)
+    assert (answer.status_code, answer.json()["code"]) == (409, "no_tariff")
+
+
+def test_an_operator_estimates_for_a_tenant(client: Client, house: House) -> None:
+    query = {"tenant_id": house.tenant_id}
+    body = {"input_tokens": 5}
+    answer = client.post("/estimate", headers=bearer(house.operator), json=body, params=query)
+    assert answer.json() == ask(client, house.owner, input_tokens=5).json()
+    assert ask(client, house.operator, input_tokens=5).json()["parameter"] == "tenant_id"
