@@ -126,7 +126,7 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
-class ReviewMoney:
+class ReviewFunds:
     """Fees of open reviews, and what verdicts have made the reviewers' due."""
 
     currency: str
@@ -330,16 +330,19 @@ def review_backlog(connection: Connection, now_us: int) -> Backlog:
     )
 
 
-def review_money(connection: Connection) -> list[ReviewMoney]:
-    """The review pool and the reviewers' due, by currency."""
-    totals = {(total.currency, total.kind): total.balance_nano for total in books(connection)}
+def review_funds(connection: Connection) -> list[ReviewFunds]:
+    """The review pool and the reviewers' due, by currency; empty while no fee was ever queued."""
+    totals: dict[str, dict[str, int]] = {}
+    for total in books(connection):
+        if total.kind in {AccountKind.REVIEW_POOL, AccountKind.REVIEWER_PAYABLE}:
+            totals.setdefault(total.currency, {})[total.kind] = total.balance_nano
     return [
-        ReviewMoney(
+        ReviewFunds(
             currency,
-            totals.get((currency, AccountKind.REVIEW_POOL), 0),
-            totals.get((currency, AccountKind.REVIEWER_PAYABLE), 0),
+            pool_nano=balances.get(AccountKind.REVIEW_POOL, 0),
+            payable_nano=balances.get(AccountKind.REVIEWER_PAYABLE, 0),
         )
-        for currency in sorted({currency for currency, _ in totals})
+        for currency, balances in totals.items()
     ]
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+
+def _unrecorded(*_args: object, **_entry: object) -> None:
+    """Where there is no gateway above, there is no audit log to write to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,3 +17,5 @@ class CliContext:
 
     home: Path
     database_url: str
+    # The gateway's audit log: (connection, *, action, subject, tenant_id=None, **detail).
+    record: Callable[..., None] = _unrecorded

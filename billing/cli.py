@@ -1,0 +1,351 @@
+"""`dflash credit`, `dflash tariff`, `dflash receipt` and `dflash reconcile`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from metering.cli_context import CliContext
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+KEY_FILE = Path("keys") / "receipt_ed25519.pem"
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@contextmanager
+def _transaction(context: CliContext) -> Iterator[Connection]:
+    from metering.database import open_database, transaction
+
+    database = open_database(context.database_url)
+    try:
+        with transaction(database) as connection:
+            yield connection
+    finally:
+        database.dispose()
+
+
+@contextmanager
+def _snapshot(context: CliContext) -> Iterator[Connection]:
+    from metering.database import open_database, snapshot
+
+    database = open_database(context.database_url)
+    try:
+        with snapshot(database) as connection:
+            yield connection
+    finally:
+        database.dispose()
+
+
+@click.group()
+def credit() -> None:
+    """Grant credit and show balances."""
+
+
+@credit.command("grant")
+@click.argument("tenant_id")
+@click.argument("amount")
+@click.option("--reference", help="Yours; the same again grants nothing.  [default: a new one]")
+@as_json
+@click.pass_obj
+def grant_credit(
+    context: CliContext, *, tenant_id: str, amount: str, reference: str | None, as_json: bool
+) -> None:
+    """Add prepaid credit, in the tenant's currency, that was paid for."""
+    import uuid_utils
+
+    from billing.ledger import balances, credits
+    from billing.money import parse_nano
+
+    cause = reference or f"cli-{uuid_utils.uuid7().hex}"
+    nano = parse_nano(amount)
+    with _transaction(context) as connection:
+        if credits.grant(connection, tenant_id, nano, cause):
+            context.record(
+                connection,
+                action="credit.granted",
+                subject=cause,
+                tenant_id=tenant_id,
+                amount_nano=nano,
+            )
+        balance = balances.balance(connection, tenant_id)
+    _show_balance(tenant_id, balance, as_json)
+
+
+@credit.command("show")
+@click.argument("tenant_id")
+@as_json
+@click.pass_obj
+def show_credit(context: CliContext, tenant_id: str, as_json: bool) -> None:
+    """Show what a tenant may spend, and what live requests have reserved."""
+    from billing.ledger import balances
+
+    with _snapshot(context) as connection:
+        balance = balances.balance(connection, tenant_id)
+    _show_balance(tenant_id, balance, as_json)
+
+
+def _show_balance(tenant_id: str, balance: Any, as_json: bool) -> None:
+    from billing.money import format_nano
+
+    shown = {
+        "tenant_id": tenant_id,
+        "available": format_nano(balance.available_nano),
+        "held": format_nano(balance.held_nano),
+        "currency": balance.currency,
+    }
+    if as_json:
+        click.echo(json.dumps(shown))
+    else:
+        click.echo("{tenant_id}: {available} {currency} available, {held} held".format(**shown))
+
+
+@click.group()
+def tariff() -> None:
+    """Publish, assign and show tariffs."""
+
+
+@tariff.command("list")
+@as_json
+@click.pass_obj
+def list_tariffs(context: CliContext, as_json: bool) -> None:
+    """List the published versions, and the tariffs that come with the gateway."""
+    from billing import catalogue, tariffs
+    from billing.receipt_documents import iso
+
+    with _snapshot(context) as connection:
+        published = catalogue.versions(connection)
+    names = {version.tariff for version in published}
+    shipped = [name for name in tariffs.shipped() if name not in names]
+    rows = []
+    for version in published:
+        start, end = version.effective_from_us, version.effective_to_us
+        rows.append(
+            {
+                "id": version.id,
+                "title": version.document.title,
+                "currency": version.currency,
+                "effective_from": iso(start),
+                "effective_to": None if end is None else iso(end),
+            }
+        )
+    if as_json:
+        click.echo(json.dumps({"published": rows, "shipped": shipped}))
+        return
+    for row in rows:
+        span = f"from {row['effective_from']} to {row['effective_to'] or 'further notice'}"
+        click.echo(f"{row['id']:<20} {row['currency']}  {row['title']}, {span}")
+    for name in shipped:
+        click.echo(f"{name:<20} shipped, not published yet")
+
+
+@tariff.command("show")
+@click.argument("name")
+@click.pass_obj
+def show_tariff(context: CliContext, name: str) -> None:
+    """Print a tariff as YAML: a version's id, or a shipped tariff's name."""
+    from billing import catalogue, tariffs
+
+    shipped = tariffs.shipped()
+    if name in shipped:
+        document = shipped[name]
+    else:
+        with _snapshot(context) as connection:
+            document = catalogue.version(connection, name).document
+    click.echo(tariffs.to_yaml(document), nl=False)
+
+
+@tariff.command("validate")
+@click.argument("file", type=click.File("r", encoding="utf-8"))
+def validate_tariff(file: IO[str]) -> None:
+    """Check a tariff document, YAML or JSON, and say everything that is wrong with it."""
+    document = _read_tariff(file)
+    click.echo(f"valid: {document.name}, {document.currency}")
+
+
+@tariff.command("publish")
+@click.argument("file", type=click.File("r", encoding="utf-8"))
+@click.pass_obj
+def publish_tariff(context: CliContext, file: IO[str]) -> None:
+    """Put a document in force from now on, as the next version of its tariff."""
+    from billing import catalogue
+
+    document = _read_tariff(file)
+    with _transaction(context) as connection:
+        version = catalogue.publish(connection, document)
+        context.record(
+            connection,
+            action="tariff.published",
+            subject=version.id,
+            document_sha256=version.document_sha256,
+            effective_from_us=version.effective_from_us,
+        )
+    click.echo(version.id)
+
+
+@tariff.command("assign")
+@click.argument("tenant_id")
+@click.argument("name")
+@click.pass_obj
+def assign_tariff(context: CliContext, tenant_id: str, name: str) -> None:
+    """Put a tenant on a tariff from now on; what was admitted before keeps its version."""
+    from billing import catalogue
+    from metering import clock
+
+    now = clock.now_us()
+    with _transaction(context) as connection:
+        catalogue.install_shipped(connection)
+        catalogue.assign(connection, tenant_id, name, now)
+        context.record(
+            connection,
+            action="tariff.assigned",
+            subject=name,
+            tenant_id=tenant_id,
+            effective_from_us=now,
+        )
+    click.echo(f"{tenant_id} pays {name}")
+
+
+def _read_tariff(file: IO[str]) -> Any:
+    from billing import tariffs
+    from billing.errors import InvalidTariff
+
+    try:
+        return tariffs.parse(file.read())
+    except UnicodeDecodeError:
+        raise click.ClickException(f"{file.name} is not UTF-8 text") from None
+    except InvalidTariff as error:
+        raise click.ClickException(
+            "\n  ".join(("the tariff is not valid:", *error.errors))
+        ) from None
+
+
+@click.group()
+def receipt() -> None:
+    """Show a receipt, or verify one offline."""
+
+
+@receipt.command("show")
+@click.argument("request_id")
+@click.pass_obj
+def show_receipt(context: CliContext, request_id: str) -> None:
+    """Print a request's signed receipt and its adjustments as JSON."""
+    from billing import receipts
+
+    with _snapshot(context) as connection:
+        envelope = receipts.receipt(connection, None, request_id)
+        adjustments = receipts.adjustments(connection, request_id)
+    if envelope is None:
+        raise click.ClickException(f"no receipt of {request_id}")
+    click.echo(json.dumps({**envelope, "adjustments": adjustments}, indent=2, ensure_ascii=False))
+
+
+@receipt.command("keys")
+@click.pass_obj
+def show_keys(context: CliContext) -> None:
+    """Print every public key that ever signed a receipt here, as a JSON Web Key Set."""
+    click.echo(json.dumps(_local_keys(context), indent=2))
+
+
+@receipt.command("verify")
+@click.argument("file", type=click.File("rb"))
+@click.option(
+    "--keys",
+    "key_file",
+    type=click.File("rb"),
+    help="JSON Web Key Set, as `/receipt-keys` gives it.  [default: this installation's]",
+)
+@click.pass_obj
+def verify_receipt(context: CliContext, file: IO[bytes], key_file: IO[bytes] | None) -> None:
+    """Check a receipt's signature, hash and sum. Needs no network; exit status 0 if they hold.
+
+    FILE is the signed receipt, or the whole answer that it came with.
+    """
+    from billing.errors import InvalidReceipt, ReceiptFault
+    from billing.money import format_nano
+    from billing.receipt_documents import iso
+    from billing.verification import verify, verify_adjustment
+
+    answer = _load_json(file)
+    keys = _local_keys(context) if key_file is None else _load_json(key_file)
+    envelope = answer
+    if isinstance(answer, dict) and "signature" not in answer:
+        envelope = answer.get("receipt")  # an answer of ours holds its receipt
+    try:
+        verified = verify(envelope, keys)
+        given_back = 0
+        for signed in answer.get("adjustments") or []:
+            adjustment = verify_adjustment(signed, keys)
+            if adjustment.receipt_sha256 != verified.sha256:
+                raise InvalidReceipt(
+                    ReceiptFault.WRONG_HASH, f"{adjustment.adjustment_id} cites another receipt"
+                )
+            given_back += adjustment.amount_nano
+    except InvalidReceipt as error:
+        raise click.ClickException(f"{error.reason}: {error}") from None
+    test = ", test mode" if verified.test_mode else ""
+    click.echo(
+        f"valid: {verified.request_id}, {format_nano(verified.total_nano)} {verified.currency}"
+        f"{test}, issued {iso(verified.issued_at_us)}, signed by {verified.kid}"
+    )
+    if answer.get("adjustments"):
+        net = format_nano(verified.total_nano + given_back)
+        click.echo(f"adjusted: {format_nano(given_back)}, so {net} {verified.currency}")
+
+
+def _load_json(file: IO[bytes]) -> Any:
+    try:
+        return json.loads(file.read())
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise click.ClickException(f"{file.name} is not JSON: {error}") from None
+
+
+def _local_keys(context: CliContext) -> dict[str, Any]:
+    """The keys published in the database, or else the current one, without making any."""
+    from sqlalchemy.engine import make_url
+
+    from billing.signing import Signer, public_keys
+
+    url = make_url(context.database_url)
+    if url.drivername != "sqlite" or (url.database and Path(url.database).exists()):
+        with _snapshot(context) as connection:
+            if (published := public_keys(connection))["keys"]:
+                return published
+    key_file = context.home / KEY_FILE
+    if not key_file.exists():
+        raise click.ClickException("no keys here: give those of the issuer with --keys FILE")
+    return Signer.open(key_file).key_set()
+
+
+@click.command()
+@as_json
+@click.pass_context
+def reconcile(ctx: click.Context, as_json: bool) -> None:
+    """Compare counters, events, summaries, rated lines, ledger and receipts; 1 if any differ."""
+    import msgspec
+
+    from billing.reconciliation import reconcile as compare
+
+    with _snapshot(ctx.obj) as connection:
+        found = compare(connection)
+    totals = msgspec.to_builtins(found.totals)
+    if as_json:
+        differences = msgspec.to_builtins(found.differences)
+        click.echo(json.dumps({"differences": differences, "totals": totals}))
+    else:
+        for difference in found.differences:
+            click.echo(
+                f"{difference.subject}: {difference.check}: expected {difference.expected}, "
+                f"found {difference.actual}"
+            )
+        compared = ", ".join(f"{count} {name}" for name, count in totals.items())
+        click.echo(f"{len(found.differences)} differences; compared {compared}")
+    if not found.is_clean:
+        ctx.exit(1)
