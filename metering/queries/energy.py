@@ -1,0 +1,53 @@
+"""Where the meter's energy went, for the operator."""
+
+from __future__ import annotations
+
+import msgspec
+from sqlalchemy import Connection, func, select
+
+from metering.events import EnergyClass
+from metering.tables import meter_windows
+
+PARTS = ("meter_uj", "requests_uj", "idle_uj", "overhead_uj", "external_uj", "unattributed_uj")
+
+
+class EnergyUse(msgspec.Struct, frozen=True):
+    """What one device's meter moved by, and its parts, which add up to it. Microjoules."""
+
+    energy_class: EnergyClass
+    source: str
+    device: str
+    windows: int
+    metered_ns: int  # time that the windows cover
+    meter_uj: int
+    requests_uj: int
+    idle_uj: int
+    overhead_uj: int
+    external_uj: int
+    unattributed_uj: int
+
+
+def energy_windows(
+    connection: Connection, since_us: int, until_us: int | None = None
+) -> list[EnergyUse]:
+    """Energy of the windows recorded in `[since, until)`, by class, source and device."""
+    column = meter_windows.c
+    query = (
+        select(
+            column.energy_class,
+            column.source,
+            column.device,
+            func.count(),
+            func.sum(column.end_ns - column.start_ns),
+            *(func.sum(column[part]) for part in PARTS),
+        )
+        .where(column.recorded_at_us >= since_us)
+        .group_by(column.energy_class, column.source, column.device)
+        .order_by(column.energy_class, column.source, column.device)
+    )
+    if until_us is not None:
+        query = query.where(column.recorded_at_us < until_us)
+    return [
+        EnergyUse(EnergyClass(energy_class), source, device, *(int(value) for value in sums))
+        for energy_class, source, device, *sums in connection.execute(query)
+    ]
