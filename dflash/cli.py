@@ -28,7 +28,9 @@ class Entry(NamedTuple):
 
 
 COMMANDS: dict[str, Entry] = {
-    "quickstart": Entry("api.quickstart", "Fetch a model, serve it, and show one signed receipt."),
+    "quickstart": Entry(
+        "api.quickstart.cli", "Fetch a model, serve it, and show one signed receipt."
+    ),
     "serve": Entry("api.cli", "Run the gateway and its engine."),
     "doctor": Entry("api.doctor.cli", "Check what otherwise fails silently, and say what to do."),
     "migrate": Entry("api.cli", "Bring the database to this release's schema."),
@@ -195,7 +197,13 @@ def _context(home: Path | None, database_url: str | None) -> object:
             f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()
         )
         raise click.UsageError(f"settings: {faults}") from error
-    return CliContext(home=settings.home, database_url=settings.resolved_database_url)
+    return CliContext(settings.home, settings.resolved_database_url, record=_record)
+
+
+def _record(connection: Any, **entry: Any) -> None:
+    from api import audit
+
+    audit.write(connection, actor=audit.CLI, **entry)
 
 
 def _alone(name: str, program: str) -> None:

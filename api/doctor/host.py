@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import psutil
-import pynvml
+import pynvml  # type: ignore[import-untyped]
 
 from api.doctor.findings import Finding, fail, ok, warn
 

@@ -1,0 +1,163 @@
+"""`dflash quickstart`: pull, migrate, serve, ask once, verify the receipt, stay up."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+import httpx
+from rich.console import Console
+
+from api import migrate
+from api.quickstart import demo, server
+from api.quickstart.demo import Demo
+from api.quickstart.receipt_page import render
+from api.quickstart.server import QuickstartFailed, Server
+from api.settings import Settings
+from billing.errors import InvalidReceipt
+from billing.receipts import verify
+from engine.dfm.catalogue import resolve
+from engine.errors import ModelNotFound
+
+QUESTION = "Write a Python function that says whether a number is prime."
+MAX_TOKENS = 160
+ANSWER_TIMEOUT_S = 300.0
+TERMINATED = 143  # 128 + SIGTERM, as a shell reports it
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Exit after the receipt; status 0 only if it verifies.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the receipt as JSON, the last line of stdout."
+)
+@click.option("--port", type=click.IntRange(0, 65535), help="Port.  [default: $DFLASH_PORT, 8000]")
+@click.option("--model", help="Name or path of the model.  [default: $DFLASH_MODEL]")
+@click.pass_context
+def quickstart(
+    ctx: click.Context, once: bool, as_json: bool, port: int | None, model: str | None
+) -> None:
+    """Fetch a model, serve it, and show one signed receipt.
+
+    Everything it makes is kept under the home, so the next run starts in seconds.
+    """
+    given: dict[str, Any] = {"home": ctx.obj.home, "database_url": ctx.obj.database_url}
+    given |= {} if port is None else {"port": port}
+    given |= {} if model is None else {"model": model}
+    settings = Settings(**given)
+    progress = Console(stderr=True, highlight=False)
+    page = progress if as_json else Console(highlight=False)
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        with server.only_one(settings.home) as lock:
+            _demonstrate(settings, lock, progress, page, once=once, as_json=as_json)
+    except KeyboardInterrupt:
+        progress.print("stopped")
+
+
+def _demonstrate(
+    settings: Settings,
+    lock: int,
+    progress: Console,
+    page: Console,
+    *,
+    once: bool,
+    as_json: bool,
+) -> None:
+    _have_model(settings, progress)
+    migrate.upgrade(settings.resolved_database_url)
+    tenant = demo.prepare(settings.resolved_database_url, settings.home / "demo_key")
+    port = server.free_port(settings.host, settings.port)
+    if settings.port not in (0, port):
+        progress.print(f"port {settings.port} is taken: using {port}")
+    with server.serving(settings, port, lock) as running:
+        with progress.status("starting the gateway") as status:
+            server.await_ready(
+                running, lambda waited: status.update(f"starting the gateway ({waited:.0f} s)")
+            )
+        with progress.status("the model is answering"):
+            answer, keys = _ask(running, tenant)
+        envelope = answer["receipt"]
+        try:
+            verify(envelope, keys)
+        except InvalidReceipt as error:
+            raise QuickstartFailed(f"the receipt does not verify: {error}") from error
+        page.print(render(QUESTION, answer))
+        if as_json:
+            click.echo(json.dumps(envelope, separators=(",", ":")))
+            sys.stdout.flush()
+        if not once:
+            _welcome(progress if as_json else page, running, tenant)
+            running.wait()
+
+
+def _have_model(settings: Settings, progress: Console) -> None:
+    try:
+        resolve(settings.home, settings.model)
+    except ModelNotFound:
+        progress.print(f"fetching {settings.model}; this happens once")
+        # A process of its own: converting a model takes memory that the gateway needs next.
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "dflash", "--home", str(settings.home)),
+                *("pull", settings.model),
+            ],
+            stdout=sys.stderr,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise QuickstartFailed(f"{settings.model} could not be fetched") from None
+
+
+def _ask(running: Server, tenant: Demo) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One request and the keys to verify its receipt with, both over HTTP."""
+    order = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": MAX_TOKENS}
+    headers = {"authorization": f"Bearer {tenant.key}"}
+    with httpx.Client(base_url=running.url, headers=headers, timeout=ANSWER_TIMEOUT_S) as client:
+        try:
+            answered = client.post("/generate", json=order)
+            published = client.get("/receipt-keys")
+        except httpx.HTTPError as error:
+            raise QuickstartFailed(
+                f"the gateway did not answer: {error or type(error).__name__};"
+                f" {server.last_line(running.log)}"
+            ) from error
+    for response in (answered, published):
+        if response.is_error:
+            raise QuickstartFailed(
+                f"{response.request.url.path} answered {response.status_code}: {response.text}"
+            )
+    answer: dict[str, Any] = answered.json()
+    if not answer.get("receipt"):
+        raise QuickstartFailed(f"the request ended as {answer.get('status')}, without a receipt")
+    return answer, published.json()
+
+
+def _welcome(page: Console, running: Server, tenant: Demo) -> None:
+    body = json.dumps({"prompt": "def fibonacci(n):", "max_tokens": 64})
+    curl = (
+        f"curl -s {running.url}/generate -H 'authorization: Bearer {tenant.key}'"
+        f" -H 'content-type: application/json' -d {shlex.quote(body)}"
+    )
+    page.print()
+    page.print(f"[bold]The gateway is up[/bold] at {running.url}; Ctrl-C stops it.")
+    for name, path in (
+        ("dashboard", "/dashboard"),
+        ("API docs", "/docs"),
+        ("metrics", "/metrics"),
+    ):
+        page.print(f"  {name:<10} {running.url}{path}")
+    page.print(f"  {'demo key':<10} {tenant.key}")
+    page.print("  The dashboard shows the tenant's page to this key, and the operator's page to")
+    page.print("  the key that `dflash admin bootstrap` prints.")
+    page.print()
+    page.print(curl, soft_wrap=True, markup=False)
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(TERMINATED)
