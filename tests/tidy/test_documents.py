@@ -21,7 +21,7 @@ INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # A path has a known root, or an extension and a slash; a route of the API starts with a slash.
 PATH = re.compile(r"[\w.-]+(/[\w.-]+)+/?|[\w-]+\.(py|md|toml|yaml)|[\w-]+/")
-MADE_AT_RUN_TIME = ("var/", "out/")
+MADE_AT_RUN_TIME = ("var/", "models/", "keys/")  # under the home
 
 
 def inline(document: Path) -> list[str]:
