@@ -7,21 +7,25 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from litestar import Litestar
+from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import ScalarRenderPlugin
 from sqlalchemy import Engine as Database
 
+from api import audit, keys
 from api.admin.routes import admin_router
 from api.auth import provide_principal
+from api.error_reports import exception_handlers
 from api.gateway import Gateway
 from api.health import health, ready
 from api.inference import openai_routes, routes
 from api.metrics import metrics
-from api.problems import exception_handlers
 from api.review.routes import review_router
+from api.session_secret import session_secret
 from api.settings import Settings
 from api.usage.routes import usage_router
+from dashboards.pages import dashboard_router
 
 
 def create_app(settings: Settings) -> Litestar:
@@ -56,7 +60,19 @@ def create_app(settings: Settings) -> Litestar:
             health,
             ready,
             metrics,
+            dashboard_router(
+                database=gateway.database,
+                authenticate=keys.authenticate,
+                recall=keys.principal_of,
+                audit=audit.write,
+                signer=gateway.signer,
+                engine_stats=gateway.engine_stats,
+                engine_info=lambda: gateway.engine.info,
+                session_secret=session_secret(settings.home / "keys" / "session.secret"),
+                secure_cookies=settings.secure_cookies,
+            ),
         ],
+        state=State({"database": gateway.database}),
         dependencies={
             "gateway": Provide(provide_gateway, sync_to_thread=False),
             "database": Provide(provide_database, sync_to_thread=False),

@@ -97,3 +97,11 @@ class GenerationFailed(ApiError):
     def __init__(self, request_id: str) -> None:
         super().__init__(f"generation {request_id} failed; what was delivered is on its receipt")
         self.request_id = request_id
+
+
+class AlreadyServed(ApiError):
+    """Another gateway serves this database."""
+
+
+class SchemaMismatch(ApiError):
+    """The database's schema is not the one this release was written for."""

@@ -13,22 +13,26 @@ from threading import Event, Thread
 import structlog
 from sqlalchemy import Engine as Database
 
+from api import migrate
 from api.admission import Admission, Replay
 from api.auth import Principal
 from api.delivery import Delivery, Stream
+from api.errors import SchemaMismatch
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order, ServedModel
 from api.protocols import EngineClient
 from api.settings import Settings
+from api.tenure import Tenure
 from billing import review
 from billing.catalogue import install_shipped
 from billing.gate import HoldGate
 from billing.ledger import holds
-from billing.receipts import Signer
+from billing.signing import Signer
 from billing.settlement import Settlement
 from engine.dfm.catalogue import resolve
 from engine.errors import EngineError
 from engine.process import EngineProcess
+from engine.records import EngineStats
 from engine.tokenizer import Tokenizer
 from metering.clock import now_us
 from metering.database import open_database, transaction
@@ -72,11 +76,21 @@ class Gateway:
             self.database, self.gate, settings.requests_per_minute, settings.hold_lifetime_s
         )
         self.started_at_s = now_us() // 10**6
+        self._tenure = Tenure(self.database)
         self._stopping = Event()
         self._sweeper = Thread(target=self._sweep, name="sweeper", daemon=True)
 
     def start(self) -> None:
-        """Resolve what a crash left open, then load the model and begin to serve. Blocks."""
+        """Load the model, resolve what a crash left open, and begin to serve. Blocks.
+
+        Raises AlreadyServed, SchemaMismatch, or an EngineError for a model that can't be loaded.
+        """
+        self._tenure.take()
+        if not (schema := migrate.state(self.database)).is_current:
+            raise SchemaMismatch(
+                f"the database is at {schema.current}, this release needs {schema.head}: "
+                "run `dflash migrate`"
+            )
         with transaction(self.database) as connection:
             install_shipped(connection)
             self.signer.register(connection)
@@ -104,7 +118,15 @@ class Gateway:
         self.recorder.close()
         if self._sweeper.is_alive():
             self._sweeper.join()
+        self._tenure.release()
         self.database.dispose()
+
+    def engine_stats(self) -> EngineStats | None:
+        """What the engine says of itself; null while it doesn't answer."""
+        try:
+            return self.engine.stats()
+        except EngineError:
+            return None
 
     async def submit(
         self, principal: Principal, order: Order, key: IdempotencyKey | None

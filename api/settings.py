@@ -44,6 +44,8 @@ class Settings(BaseSettings):
     sweep_interval_s: float = Field(default=20.0, gt=0)
     audit_sample_rate: float = Field(default=0.01, ge=0, le=1)
     keepalive_s: float = Field(default=15.0, gt=0)
+    drain_s: int = Field(default=20, ge=0)
+    secure_cookies: bool = False
     log_level: str = "info"
 
     @property
