@@ -20,10 +20,12 @@ from api.quickstart.demo import Demo
 from api.quickstart.receipt_page import render
 from api.quickstart.server import QuickstartFailed, Server
 from api.settings import Settings
+from api.tenure import Tenure
 from billing.errors import InvalidReceipt
 from billing.receipts import verify
 from engine.dfm.catalogue import resolve
 from engine.errors import ModelNotFound
+from metering.database import open_database
 
 QUESTION = "Write a Python function that says whether a number is prime."
 MAX_TOKENS = 160
@@ -54,28 +56,28 @@ def quickstart(
     page = progress if as_json else Console(highlight=False)
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        with server.only_one(settings.home) as lock:
-            _demonstrate(settings, lock, progress, page, once=once, as_json=as_json)
+        _demonstrate(settings, progress, page, once=once, as_json=as_json)
     except KeyboardInterrupt:
         progress.print("stopped")
 
 
 def _demonstrate(
     settings: Settings,
-    lock: int,
     progress: Console,
     page: Console,
     *,
     once: bool,
     as_json: bool,
 ) -> None:
+    settings.home.mkdir(parents=True, exist_ok=True)
     _have_model(settings, progress)
     migrate.upgrade(settings.resolved_database_url)
+    _be_alone(settings.resolved_database_url)
     tenant = demo.prepare(settings.resolved_database_url, settings.home / "demo_key")
     port = server.free_port(settings.host, settings.port)
     if settings.port not in (0, port):
         progress.print(f"port {settings.port} is taken: using {port}")
-    with server.serving(settings, port, lock) as running:
+    with server.serving(settings, port) as running:
         with progress.status("starting the gateway") as status:
             server.await_ready(
                 running, lambda waited: status.update(f"starting the gateway ({waited:.0f} s)")
@@ -112,6 +114,17 @@ def _have_model(settings: Settings, progress: Console) -> None:
         )
         if done.returncode != 0:
             raise QuickstartFailed(f"{settings.model} could not be fetched") from None
+
+
+def _be_alone(database_url: str) -> None:
+    """Raise AlreadyServed while another gateway serves the database; ours will check again."""
+    database = open_database(database_url)
+    tenure = Tenure(database)
+    try:
+        tenure.take()
+    finally:
+        tenure.release()
+        database.dispose()
 
 
 def _ask(running: Server, tenant: Demo) -> tuple[dict[str, Any], dict[str, Any]]:

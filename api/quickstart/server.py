@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import socket
 import subprocess
 import sys
@@ -55,27 +53,7 @@ def free_port(host: str, wanted: int) -> int:
 
 
 @contextmanager
-def only_one(home: Path) -> Iterator[int]:
-    """Hold the home's lock: two gateways on one home would each end the other's requests.
-
-    Yields the lock's descriptor; a child that inherits it keeps the lock while it lives.
-    """
-    home.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(home / "quickstart.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise QuickstartFailed(
-                f"a gateway is already running on {home}: stop it, or choose another --home"
-            ) from None
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def serving(settings: Settings, port: int, lock: int) -> Iterator[Server]:
+def serving(settings: Settings, port: int) -> Iterator[Server]:
     """Run `dflash serve` until the block ends. Its log goes to `gateway.log` under the home."""
     log = settings.home / "gateway.log"
     command = [
@@ -89,7 +67,6 @@ def serving(settings: Settings, port: int, lock: int) -> Iterator[Server]:
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=sink,
-            pass_fds=(lock,),
             start_new_session=True,  # a Ctrl-C reaches us alone, and we stop it in order
         )
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host

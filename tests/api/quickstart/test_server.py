@@ -29,34 +29,10 @@ def test_a_taken_port_is_replaced_by_a_free_one() -> None:
         assert server.free_port(LOCALHOST, port) not in (0, port)
 
 
-def test_one_home_is_used_by_one_gateway_at_a_time(tmp_path: Path) -> None:
-    with (
-        server.only_one(tmp_path),
-        pytest.raises(QuickstartFailed, match="already running"),
-        server.only_one(tmp_path),
-    ):
-        pass
-    with server.only_one(tmp_path):
-        pass
-
-
-def test_a_child_that_inherits_the_lock_keeps_it(tmp_path: Path) -> None:
-    with server.only_one(tmp_path) as lock:
-        child = subprocess.Popen(
-            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(lock,)
-        )
-    with pytest.raises(QuickstartFailed), server.only_one(tmp_path):
-        pass
-    child.communicate(b"\n")
-    with server.only_one(tmp_path):
-        pass
-
-
 def test_a_gateway_that_cannot_start_is_reported_with_its_last_word(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, model=str(tmp_path / "missing.dfm"))
     with (
-        server.only_one(tmp_path) as lock,
-        server.serving(settings, server.free_port(LOCALHOST, 0), lock) as running,
+        server.serving(settings, server.free_port(LOCALHOST, 0)) as running,
         pytest.raises(QuickstartFailed, match=r"at its start: .*missing\.dfm.*gateway\.log"),
     ):
         server.await_ready(running, lambda _waited: None)
