@@ -16,6 +16,7 @@ from metering.queries.requests import (
     request_list,
     summary,
 )
+from metering.queries.tenants import TenantRow, tenant
 from metering.queries.usage import (
     Bucket,
     ClassEnergy,
@@ -36,6 +37,7 @@ __all__ = [
     "RequestPosition",
     "RequestRow",
     "ScoreBin",
+    "TenantRow",
     "Totals",
     "UsageBucket",
     "blocks",
@@ -45,6 +47,7 @@ __all__ = [
     "request",
     "request_list",
     "summary",
+    "tenant",
     "totals",
     "usage",
 ]

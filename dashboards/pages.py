@@ -1,0 +1,76 @@
+"""The pages as one router, to be mounted by the application: sign-in, tenant, operator, static."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from litestar import Router
+from litestar.datastructures import CacheControlHeader
+from litestar.di import Provide
+from litestar.static_files import create_static_files_router
+from sqlalchemy import Engine
+
+from billing.receipts import Signer
+from dashboards import access, doors, failures
+from dashboards.billing import overview, receipts, statement
+from dashboards.operator import engine, reconciliation, reviews
+from dashboards.protocols import AuditLog, FindPrincipal, Host
+from dashboards.rendering import PREFIX, STATIC
+from dashboards.security import SecurityHeaders
+from dashboards.sessions import checked_form, session_middleware
+from engine.records import EngineInfo, EngineStats
+
+STATIC_MAX_AGE_S = 30 * 86_400
+
+HANDLERS = (
+    *doors.HANDLERS,
+    *overview.HANDLERS,
+    *receipts.HANDLERS,
+    *statement.HANDLERS,
+    *reviews.HANDLERS,
+    *engine.HANDLERS,
+    *reconciliation.HANDLERS,
+    failures.no_such_page,
+)
+
+
+def dashboard_router(
+    *,
+    database: Engine,
+    authenticate: FindPrincipal,
+    recall: FindPrincipal,
+    audit: AuditLog,
+    signer: Signer,
+    engine_stats: Callable[[], EngineStats | None],
+    engine_info: Callable[[], EngineInfo | None],
+    session_secret: bytes,
+    secure_cookies: bool = False,
+) -> Router:
+    """Everything under `/dashboard`, self-contained: sessions, errors, headers and files too.
+
+    `session_secret` must survive restarts and be the same in every process, or sessions end with
+    them. `secure_cookies` belongs on wherever browsers reach the gateway over HTTPS.
+    """
+    host = Host(database, authenticate, recall, audit, signer, engine_stats, engine_info)
+    pages = Router(
+        path="/",
+        route_handlers=HANDLERS,
+        middleware=[session_middleware(session_secret, path=PREFIX, secure=secure_cookies)],
+        exception_handlers=failures.EXCEPTION_HANDLERS,
+        dependencies={
+            "host": Provide(lambda: host, sync_to_thread=False),
+            "viewer": Provide(access.provide_viewer, sync_to_thread=True),
+            "desk": Provide(access.provide_desk, sync_to_thread=True),
+            "reviewer": Provide(access.provide_reviewer, sync_to_thread=False),
+            "operator": Provide(access.provide_operator, sync_to_thread=False),
+            "form": Provide(checked_form),
+        },
+        include_in_schema=False,
+    )
+    files = create_static_files_router(
+        path="/static",
+        directories=[STATIC],
+        name="dashboard_static",
+        cache_control=CacheControlHeader(public=True, max_age=STATIC_MAX_AGE_S, immutable=True),
+    )
+    return Router(path=PREFIX, route_handlers=[pages, files], middleware=[SecurityHeaders()])
