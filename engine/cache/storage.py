@@ -45,16 +45,13 @@ class KvStorage:
         """Return the live view [2, G, S + 1, D] of one layer: keys first, then values."""
         return self._pool[layer]
 
-    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Store keys and values [N, G, D] at `slots` [N] of one layer."""
-        pool = self._pool[layer]
-        pool[0].index_copy_(1, slots, keys.transpose(0, 1))
-        pool[1].index_copy_(1, slots, values.transpose(0, 1))
+    def write(self, layer: int, slots: Tensor, pairs: Tensor) -> None:
+        """Store `pairs` [N, 2, G, D], keys before values, at `slots` [N] of one layer."""
+        self._pool[layer].index_copy_(2, slots, pairs.permute(1, 2, 0, 3))
 
-    def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return copies of the keys and values [N, G, D] at `slots` [N] of one layer."""
-        keys, values = self._pool[layer].index_select(2, slots).unbind(0)
-        return keys.transpose(0, 1), values.transpose(0, 1)
+    def read(self, layer: int, slots: Tensor) -> Tensor:
+        """Return a copy of the pairs [N, 2, G, D] at `slots` [N] of one layer."""
+        return self._pool[layer].index_select(2, slots).permute(2, 0, 1, 3)
 
     def move(self, src_slots: Tensor, dst_slots: Tensor) -> None:
         """Copy slots `src_slots` [N] to `dst_slots` [N] in every layer; the two may overlap.

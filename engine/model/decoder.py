@@ -1,4 +1,11 @@
-"""The Llama-family decoder: one forward pass over the rows of one step."""
+"""The Llama-family decoder: one forward pass over the rows of one step.
+
+Pre-norm layers of grouped-query attention with rotary positions and a SwiGLU block, as in Llama.
+Every row's logits are a function of its own path alone, bit for bit: see `engine.kernels.tiles`
+for the projections and `engine.model.attention` for the keys. What lies between is row-wise.
+
+Dims: R rows padded to row tiles, Q wanted rows, H heads, G kv heads, D head dim.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +18,37 @@ from torch.nn import functional
 
 from engine.cache.storage import KvStorage
 from engine.dfm.container import ModelFile
-from engine.dfm.header import Header
+from engine.dfm.header import Architecture, Header
+from engine.kernels.linear import Linear, open_backend
+from engine.kernels.tiles import cover
+from engine.model.attention import Attention, Bucket
+from engine.model.rope import RotaryTable
 from engine.model.rows import StepRows
+from engine.model.weights import Weights, load_weights
+
+# below this many elements torch runs an operation on one thread; above it, it may end a thread's
+# share in the middle of a vector, where exp is computed by other code
+_SERIAL_ELEMENTS = 32_768
 
 
 class Decoder:
     """A loaded model and its key-value storage. Not thread-safe."""
 
-    def __init__(self, file: ModelFile, storage: KvStorage, threads: int) -> None:
-        self.header: Header = file.header
-        self.info = file.header.model.architecture
-        self.eos_ids = frozenset(file.header.tokens.eos_ids)
+    def __init__(
+        self, header: Header, weights: Weights, storage: KvStorage, backend: str, threads: int
+    ) -> None:
+        self.header = header
+        self.info: Architecture = header.model.architecture
+        self.eos_ids = frozenset(header.tokens.eos_ids)
         self.storage = storage
-        self.backend = "fp32"
-        self.batch_invariant = False
-        self.device = "cpu"
+        self.backend = backend
         self.threads = threads
-        self._file = file
+        self._weights = weights
+        self._device = weights.embedding.device
+        self._rotary = RotaryTable(self.info, self._device)
+        self._attention = Attention(self.info, storage.null_slot, self._device)
+        self.row_tiles = weights.row_tiles
+        self.batch_invariant = self._attention.batch_invariant
 
     @classmethod
     def load(
@@ -39,69 +60,88 @@ class Decoder:
         threads: int | None = None,
         kv_tokens: int = 16384,
     ) -> Decoder:
-        """Load a `.dfm`, its checksum verified. Raises InvalidModelFile."""
-        assert backend == "fp32", backend
+        """Load a `.dfm`, its checksum verified, and set the process's torch thread count.
+
+        `threads` defaults to one per core this process may use; `kv_tokens` is the capacity of
+        the storage. Raises InvalidModelFile, UnsupportedModel.
+        """
+        opened = open_backend(backend)
         file = ModelFile.open(path)
         file.verify()
-        threads = threads or os.cpu_count() or 1
-        torch.set_num_threads(threads)
+        count = threads or len(os.sched_getaffinity(0))
+        torch.set_num_threads(count)
         shape = file.header.model.architecture
-        storage = KvStorage(shape.layers, kv_tokens, shape.kv_heads, shape.head_dim, device)
-        return cls(file, storage, threads)
+        with torch.inference_mode():
+            weights = load_weights(file, opened, torch.device(device))
+            storage = KvStorage(shape.layers, kv_tokens, shape.kv_heads, shape.head_dim, device)
+            return cls(file.header, weights, storage, opened.name, count)
+
+    @property
+    def device(self) -> str:
+        """Where it computes: "cpu", "cuda:0"."""
+        return str(self._device)
+
+    @property
+    def instruction_set(self) -> str:
+        """The vector instructions torch uses; part of what a result depends on."""
+        return torch.backends.cpu.get_cpu_capability() if self._device.type == "cpu" else "CUDA"
 
     @torch.inference_mode()
     def forward(self, step: StepRows) -> Tensor:
-        """Write the rows' keys and values, return raw logits [Q, vocab] float32."""
-        shape = self.info
-        weight = self._weight
+        """Write the rows' keys and values; return raw logits [Q, vocab] float32."""
         rows = step.token_ids.shape[0]
-        half = shape.head_dim // 2
-        inverse = 1.0 / shape.rope.theta ** (torch.arange(half, dtype=torch.float32) / half)
-        angles = step.positions[:, None].float() * inverse
-        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+        tiles = cover(rows, self.row_tiles)
+        padding = sum(tiles) - rows
+        slots = step.slots.to(self._device)
+        rotation = self._rotary.at(self._padded(step.positions, padding))
+        buckets = self._attention.plan(step)
+        hidden = self._weights.embedding.index_select(0, self._padded(step.token_ids, padding))
+        mixed = hidden.new_zeros(rows + padding, self.info.heads * self.info.head_dim)
+        for index, layer in enumerate(self._weights.layers):
+            normed = self._norm(hidden, layer.attention_norm)
+            rotated = rotation.apply(_project(layer.qkv, normed, tiles))
+            self._attend(index, rotated, slots, buckets, mixed)
+            hidden.add_(_project(layer.output, mixed, tiles))
+            normed = self._norm(hidden, layer.mlp_norm)
+            gate, up = _project(layer.gate_up, normed, tiles).chunk(2, dim=1)
+            _silu_(gate)
+            hidden.add_(_project(layer.down, gate * up, tiles))
+        return self._logits(hidden, step.logit_rows.to(self._device))
 
-        def rotate(x: Tensor) -> Tensor:
-            a, b = x[..., :half], x[..., half:]
-            return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+    def _attend(
+        self, layer: int, rotated: Tensor, slots: Tensor, buckets: tuple[Bucket, ...], mixed: Tensor
+    ) -> None:
+        """Store the rows' keys and values of `rotated` [R, H + 2G, D], then fill `mixed`."""
+        heads = self.info.heads
+        pairs = rotated[: slots.shape[0], heads:]
+        self.storage.write(layer, slots, pairs.view(-1, 2, self.info.kv_heads, self.info.head_dim))
+        queries = rotated[:, :heads].flatten(1)
+        for bucket in buckets:
+            self._attention.attend(bucket, self.storage.layer(layer), queries, mixed)
 
-        keys_of_rows = [
-            torch.cat([segment.committed, tail[tail >= 0]])
-            for segment in step.segments
-            for tail in segment.tail
-        ]
-        x = weight("embedding.weight")[step.token_ids]
-        for layer in range(shape.layers):
-            name = f"layers.{layer}"
-            y = functional.rms_norm(
-                x, (shape.hidden,), weight(f"{name}.attention_norm.weight"), shape.norm_epsilon
-            )
-            qkv = functional.linear(y, weight(f"{name}.attention.qkv.weight"))
-            qkv = qkv.view(rows, -1, shape.head_dim)
-            q, k, v = qkv.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
-            q, k = rotate(q), rotate(k)
-            self.storage.write(layer, step.slots, k, v)
-            mixed = []
-            for row, slots in enumerate(keys_of_rows):
-                keys, values = self.storage.read(layer, slots)
-                mixed.append(
-                    functional.scaled_dot_product_attention(
-                        q[row][:, None],
-                        keys.transpose(0, 1),
-                        values.transpose(0, 1),
-                        enable_gqa=True,
-                    ).reshape(-1)
-                )
-            x = x + functional.linear(torch.stack(mixed), weight(f"{name}.attention.output.weight"))
-            y = functional.rms_norm(
-                x, (shape.hidden,), weight(f"{name}.mlp_norm.weight"), shape.norm_epsilon
-            )
-            gate, up = functional.linear(y, weight(f"{name}.mlp.gate_up.weight")).chunk(2, -1)
-            x = x + functional.linear(functional.silu(gate) * up, weight(f"{name}.mlp.down.weight"))
-        x = functional.rms_norm(
-            x[step.logit_rows], (shape.hidden,), weight("final_norm.weight"), shape.norm_epsilon
-        )
-        head = "embedding.weight" if shape.tied_embeddings else "head.weight"
-        return functional.linear(x, weight(head))
+    def _logits(self, hidden: Tensor, wanted: Tensor) -> Tensor:
+        head = self._weights.head
+        count = wanted.shape[0]
+        tiles = cover(count, head.row_tiles)
+        chosen = hidden.index_select(0, self._padded(wanted, sum(tiles) - count))
+        normed = self._norm(chosen, self._weights.final_norm)
+        return _project(head, normed, tiles)[:count]
 
-    def _weight(self, name: str) -> Tensor:
-        return torch.from_numpy(self._file.tensor(name))
+    def _norm(self, rows: Tensor, weight: Tensor) -> Tensor:
+        return functional.rms_norm(rows, weight.shape, weight, self.info.norm_epsilon)
+
+    def _padded(self, values: Tensor, padding: int) -> Tensor:
+        return functional.pad(values, (0, padding)).to(self._device)
+
+
+def _project(linear: Linear, rows: Tensor, tiles: tuple[int, ...]) -> Tensor:
+    if len(tiles) == 1:
+        return linear.compute(rows)
+    return torch.cat([linear.compute(tile) for tile in torch.split(rows, list(tiles))])
+
+
+def _silu_(gate: Tensor) -> None:
+    """Apply SiLU in place to [R, N], in pieces that each run on one thread."""
+    height = max(1, (_SERIAL_ELEMENTS - 1) // gate.shape[1])
+    for piece in torch.split(gate, height):
+        functional.silu(piece, inplace=True)

@@ -1,0 +1,92 @@
+"""Linear backends: how a weight is kept and multiplied.
+
+Dims: m rows, K inputs, N outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.errors import UnsupportedModel
+from engine.kernels.tiles import CANDIDATES, PROBE_ROWS, agreeing_tiles
+
+_SEED = 20_240_229
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A prepared weight. `compute` maps [m, K] to [m, N] for every m in `row_tiles`."""
+
+    compute: Callable[[Tensor], Tensor]
+    row_tiles: tuple[int, ...]  # ascending; at these counts a row's bits do not depend on m
+
+
+class LinearBackend(Protocol):
+    """Prepares weights [N, K] float32; `name` is printed on receipts."""
+
+    name: str
+
+    def prepare(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        """Return the weight ready to multiply; `weight` must stay valid for as long."""
+
+
+class Fp32Backend:
+    """Exact weights in single precision.
+
+    On x86 the weights are packed once for MKL: its packed kernels run faster at few rows than
+    `functional.linear`, and sum in one order whatever the row count. Elsewhere the plain call is
+    used. The tiles are probed either way, once per shape.
+    """
+
+    name = "fp32"
+
+    def __init__(self) -> None:
+        self._row_tiles: dict[tuple[int, int, bool], tuple[int, ...]] = {}
+
+    def prepare(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        """Return the weight packed where MKL is at hand."""
+        compute = _packed(weight, bias) if _can_pack(weight) else _plain(weight, bias)
+        shape = (*weight.shape, bias is not None)
+        if shape not in self._row_tiles:
+            generator = torch.Generator().manual_seed(_SEED)
+            probe = torch.randn(PROBE_ROWS, weight.shape[1], generator=generator)
+            self._row_tiles[shape] = agreeing_tiles(compute, probe.to(weight.device))
+        return Linear(compute, self._row_tiles[shape])
+
+
+def _can_pack(weight: Tensor) -> bool:
+    on_cpu = weight.device.type == "cpu"
+    return on_cpu and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+
+
+def _packed(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    # the count is a hint for the packed layout; 64 serves the smaller ones equally well
+    packed = torch.ops.mkl._mkl_reorder_linear_weight(weight, CANDIDATES[-1])
+    multiply = torch.ops.mkl._mkl_linear
+
+    def compute(rows: Tensor) -> Tensor:
+        # the last argument is the count to run packed at; any other would fall back
+        result: Tensor = multiply(rows, packed, weight, bias, rows.shape[0])
+        return result
+
+    return compute
+
+
+def _plain(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    return lambda rows: functional.linear(rows, weight, bias)
+
+
+BACKENDS: dict[str, Callable[[], LinearBackend]] = {"fp32": Fp32Backend}
+
+
+def open_backend(name: str) -> LinearBackend:
+    """Return a linear backend by name. Raises UnsupportedModel for an unknown one."""
+    if name not in BACKENDS:
+        raise UnsupportedModel(f"no linear backend {name!r}; there is: {', '.join(BACKENDS)}")
+    return BACKENDS[name]()
