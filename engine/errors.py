@@ -19,6 +19,10 @@ class ModelNotFound(EngineError):
     """No model file at this path or of this name."""
 
 
+class InvalidConfig(EngineError):
+    """Engine parameters that cannot be run, or not with this model."""
+
+
 class InvalidRequest(EngineError):
     """A request that can never run; `parameter` names what is wrong with it."""
 

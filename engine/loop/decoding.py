@@ -100,6 +100,7 @@ class DecodeLoop:
         config: EngineConfig,
         *,
         engine_epoch: str = "local",
+        cost: StepCost | None = None,
         probe: LogitsProbe | None = None,
         on_failure: Callable[[str, Exception], None] | None = None,
     ) -> None:
@@ -114,7 +115,7 @@ class DecodeLoop:
         self._engine_epoch = engine_epoch
         self._probe = probe
         self._on_failure = on_failure
-        self._cost = StepCost()
+        self._cost = cost or StepCost()
         self._live: dict[str, Live] = {}
         self._arrivals = 0
         self._step_index = 0
@@ -172,18 +173,21 @@ class DecodeLoop:
         self._count(record)
         return record
 
-    def abort(self, reason: FinishReason, detail: str | None = None) -> StepRecord:
-        """End everything at once, without computing; returns the record that says so."""
-        now_ns, outcome = time.monotonic_ns(), _Outcome()
-        for live in list(self._live.values()):
-            self._finish(live, reason, outcome, detail)
-        self._step_index += 1
+    def abandon(self, reason: FinishReason, detail: str | None = None) -> StepRecord:
+        """End everything without computing, and return the record that says so.
+
+        Touches neither pages nor queues, which a failure may have left in any state: the loop can't
+        be used afterwards.
+        """
+        now_ns = time.monotonic_ns()
+        finishes = tuple(live.emission.finish(reason, detail) for live in self._live.values())
+        self._live.clear()
         return StepRecord(
             engine_epoch=self._engine_epoch,
-            step_index=self._step_index - 1,
+            step_index=self._step_index,
             start_ns=now_ns,
             end_ns=now_ns,
-            finishes=tuple(outcome.finishes),
+            finishes=finishes,
         )
 
     def stats(self) -> EngineStats:

@@ -26,7 +26,7 @@ class Scheduler:
         self._max_step_rows = config.max_step_rows
         # Every running sequence has a row in every step.
         self._max_running = min(config.max_running, config.max_step_rows)
-        self._max_live = self._max_running + config.max_waiting
+        self._max_live = config.max_live
         self._prefill_chunk = config.prefill_chunk
         self._running: list[Sequence] = []  # by arrival
         self._waiting: deque[Sequence] = deque()  # by arrival: the preempted come first

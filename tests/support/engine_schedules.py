@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from engine.config import EngineConfig
+from engine.loop.cost import StepCost
 from engine.loop.decoding import DecodeLoop
 from engine.records import FinishReason, FinishRecord, StepRecord
 from engine.requests import GenerationRequest
@@ -63,6 +64,13 @@ class Heard:
             self.finishes[finish.request_id] = finish
 
 
+class FixedCost(StepCost):
+    """Learns nothing, so that the trees a test sees don't depend on how fast the machine is."""
+
+    def observe(self, rows: int, time: float) -> None:
+        """Keep the prior."""
+
+
 def narrowed(decoder: object, slots: int) -> object:
     """The same decoder with fewer slots, so that pages become scarce."""
     storage = SimpleNamespace(slots=slots, move=decoder.storage.move)
@@ -84,6 +92,7 @@ def loop_on(
         vocabulary,
         Limits(vocab_size, context_length=slots, kv_tokens=slots),
         config,
+        cost=FixedCost(),
         probe=heard.probe,
     )
 
