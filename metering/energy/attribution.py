@@ -60,6 +60,9 @@ class StepCosts:
         return self.prefill_token * work.recomputed_tokens
 
 
+DEFAULT_COSTS = StepCosts.of(EnergySettings())
+
+
 def split(energy_uj: int, claims: Sequence[Claim], costs: StepCosts) -> dict[str, int]:
     """Shares of a step's energy by request id, and OVERHEAD's; they sum to it exactly.
 

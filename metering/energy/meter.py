@@ -11,6 +11,7 @@ from typing import NamedTuple
 import structlog
 import uuid_utils
 
+from metering.energy.attribution import DEFAULT_COSTS, StepCosts
 from metering.energy.curve import Curve
 from metering.energy.protocols import EnergySource, Reading
 from metering.energy.provenance import Provenance
@@ -35,7 +36,10 @@ class Segment(NamedTuple):
 class EnergyMeter:
     """Follows one source. Every method may be called from any thread."""
 
-    def __init__(self, source: EnergySource, *, period_ms: int = 50) -> None:
+    def __init__(
+        self, source: EnergySource, *, period_ms: int = 50, costs: StepCosts = DEFAULT_COSTS
+    ) -> None:
+        self.costs = costs  # by which a step's energy is split
         self._source = source
         self._period_s = period_ms / 1000
         self._lock = threading.Lock()

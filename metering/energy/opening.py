@@ -7,6 +7,7 @@ from pathlib import Path
 
 import structlog
 
+from metering.energy.attribution import StepCosts
 from metering.energy.meter import EnergyMeter
 from metering.energy.protocols import EnergySource
 from metering.energy.settings import EnergySettings
@@ -24,7 +25,11 @@ def open_meter(settings: EnergySettings, pid: int, device: str = "cpu") -> Energ
     meter is one without figures. Raises SourceUnavailable when a source that the settings name
     doesn't answer.
     """
-    return EnergyMeter(_source(settings, pid, device), period_ms=settings.sample_period_ms)
+    return EnergyMeter(
+        _source(settings, pid, device),
+        period_ms=settings.sample_period_ms,
+        costs=StepCosts.of(settings),
+    )
 
 
 def _source(settings: EnergySettings, pid: int, device: str) -> EnergySource:

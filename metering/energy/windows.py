@@ -58,9 +58,10 @@ class Window:
 
 @dataclass(slots=True)
 class Share:
-    """What one request took since it was last written; null once some of it can't be known."""
+    """What one request took since it was last written, and whether some of it can't be known."""
 
-    energy_uj: int | None
+    energy_uj: int
+    is_partial: bool
     through_block: int
     start_ns: int
     end_ns: int
@@ -195,12 +196,10 @@ class WindowCloser:
     def _book(self, claim: Claim, step: PendingStep, energy_uj: int | None, epoch: str) -> None:
         share = self._unwritten.shares.get(claim.request_id)
         if share is None:
-            self._unwritten.shares[claim.request_id] = Share(
-                energy_uj, claim.through_block, step.start_ns, step.end_ns, epoch
-            )
-            return
-        known = share.energy_uj is not None and energy_uj is not None
-        share.energy_uj = (share.energy_uj or 0) + (energy_uj or 0) if known else None
+            share = Share(0, False, -1, step.start_ns, step.end_ns, epoch)
+            self._unwritten.shares[claim.request_id] = share
+        share.energy_uj += energy_uj or 0
+        share.is_partial = share.is_partial or energy_uj is None
         share.through_block = max(share.through_block, claim.through_block)
         share.end_ns = step.end_ns
         share.epoch = epoch

@@ -1,0 +1,238 @@
+"""One batch of steps, worked out and written within one transaction.
+
+Nothing of the recorder's state changes here. Each request's meter is copied before it is folded,
+so a batch whose transaction fails is thrown away and worked out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+
+from engine.records import BlockRecord, FinishReason, FinishRecord, StepRecord, Work
+from metering import bodies, clock, event_log, requests
+from metering.bodies import BlockBody, UsageEvent
+from metering.energy import Claim, PendingStep, shown_uj
+from metering.energy.attribution import METHOD
+from metering.energy.provenance import Provenance
+from metering.errors import EventConflict
+from metering.events import EndedBy, EnergySummary, RequestStatus, RequestSummary
+from metering.protocols import BudgetGate, Cover
+from metering.recorder import counters
+from metering.recorder.counters import Counts
+from metering.recorder.endings import Withheld, short_of
+from metering.recorder.live import LiveRequest, LiveRequests
+from metering.request_meter import BlockEffect, RequestMeter
+
+NO_WORK = Work()
+
+
+class RequestFault(Exception):
+    """What went wrong with one request of a batch, so that the others need not share its fate."""
+
+    def __init__(self, request_id: str, cause: Exception) -> None:
+        super().__init__(f"{request_id}: {cause}")
+        self.request_id = request_id
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a batch reads and never changes."""
+
+    live: LiveRequests
+    gate: BudgetGate
+    vocab_size: int
+    provenance: Provenance
+    energy_so_far_uj: Callable[[RequestMeter], int | None]
+
+
+@dataclass(slots=True)
+class Draft:
+    """What a batch makes of one request, until it is durable."""
+
+    live: LiveRequest
+    meter: RequestMeter
+    blocks: list[tuple[BlockRecord, BlockBody, BlockEffect]] = field(default_factory=list)
+    withheld: Withheld | None = None
+    finish: FinishRecord | None = None
+    charged_until_ns: int = -1
+    replaced_tail: bool = False
+
+
+class Batch:
+    """Consecutive steps, on their way into the database."""
+
+    def __init__(self, surroundings: Surroundings, steps: Sequence[StepRecord]) -> None:
+        self._around = surroundings
+        self._steps = steps
+        self._events: list[UsageEvent] = []
+        self._monotonic_to_wall_us = clock.now_us() - clock.monotonic_ns() // 1000
+        self.drafts: dict[str, Draft] = {}
+        self.counts = Counts()
+        self.pending: list[PendingStep] = []
+
+    def write(self, connection: Connection, uncounted: Counts) -> None:
+        """Work everything out and write it; `uncounted` are counts that an earlier batch owes.
+
+        Raises RequestFault for what is one request's doing.
+        """
+        for step in self._steps:
+            self._step(connection, step)
+        try:
+            event_log.append(connection, self._events)
+        except EventConflict as conflict:
+            raise RequestFault(conflict.event_id.rsplit("/", 2)[0], conflict) from conflict
+        starting = [
+            request_id
+            for request_id, draft in self.drafts.items()
+            if draft.blocks and not draft.live.is_running
+        ]
+        if starting:
+            requests.mark_running(connection, starting)
+        counters.add(connection, uncounted + self.counts)
+
+    def write_nothing(self) -> None:
+        """Work the batch out without a database: every block of it is withheld already.
+
+        Raises RuntimeError if one isn't.
+        """
+        for step in self._steps:
+            self._step(None, step)
+
+    def _step(self, connection: Connection | None, step: StepRecord) -> None:
+        works = {entry.request_id: entry.work for entry in step.work}
+        withheld_before = {
+            request_id
+            for request_id in works
+            if (draft := self._draft(request_id)) is None or draft.withheld is not None
+        }
+        counted = self.counts.of(step.engine_epoch)
+        counted.steps += 1
+        emptied = set()
+        for block in step.blocks:
+            counted.blocks += 1
+            counted.tokens += len(block.token_ids)
+            body = bodies.block_body(
+                step, block, works.get(block.request_id, NO_WORK), self._around.vocab_size
+            )
+            committed = self._block(connection, block, body)
+            counted.withheld_tokens += len(block.token_ids) - committed
+            if block.token_ids and not committed:
+                emptied.add(block.request_id)
+        for finish in step.finishes:
+            draft = self._draft(finish.request_id)
+            if draft is None:
+                self.counts.unknown_records += 1
+            elif draft.finish is None:
+                draft.finish = finish
+                self._show_tail(draft)
+        self._claim(step, works, withheld_before | emptied)
+
+    def _block(self, connection: Connection | None, block: BlockRecord, body: BlockBody) -> int:
+        """Commit as much of a block as its hold covers; returns the number of tokens."""
+        draft = self._draft(block.request_id)
+        if draft is None:
+            self.counts.unknown_records += 1
+            return 0
+        if draft.withheld is not None:
+            return 0
+        if connection is None:
+            raise RuntimeError(f"a block of {block.request_id} is neither stored nor withheld")
+        if block.block_index < draft.meter.blocks:
+            # Said before: the log finds out whether it said the same, and nothing is added.
+            self._events.append(self._event(draft, body))
+            return 0
+        try:
+            return self._commit(connection, draft, block, body)
+        except RequestFault:
+            raise
+        except Exception as error:
+            raise RequestFault(block.request_id, error) from error
+
+    def _commit(
+        self, connection: Connection, draft: Draft, block: BlockRecord, body: BlockBody
+    ) -> int:
+        """Commit a block, or the longest part of it that is covered, which ends the request."""
+        tokens = len(block.token_ids)
+        cover = self._try(connection, draft, block, body)
+        if cover is Cover.COVERED:
+            return tokens
+        draft.withheld = short_of(cover)
+        for kept in range(tokens - 1, 0, -1):
+            part = bodies.cut(body, kept, self._around.vocab_size)
+            if self._try(connection, draft, block, part):
+                self._show_tail(draft)
+                return kept
+        return 0
+
+    def _try(
+        self, connection: Connection, draft: Draft, block: BlockRecord, body: BlockBody
+    ) -> Cover:
+        """Commit this much of a block if the hold covers the request with it."""
+        meter = draft.meter.copy()
+        effect = meter.fold_block(body)
+        cover = self._around.gate.cover(connection, self._stopped_here(meter))
+        if cover:
+            draft.meter = meter
+            draft.blocks.append((block, body, effect))
+            self._events.append(self._event(draft, body))
+        return cover
+
+    def _stopped_here(self, meter: RequestMeter) -> RequestSummary:
+        """The request as if its budget ended it here, with the best figure for its energy."""
+        end = meter.terminal(RequestStatus.COMPLETED, FinishReason.BUDGET, EndedBy.TENANT)
+        return meter.summary(end, clock.now_us(), self._energy_so_far(meter))
+
+    def _energy_so_far(self, meter: RequestMeter) -> EnergySummary | None:
+        settled_uj = self._around.energy_so_far_uj(meter)
+        if settled_uj is None:
+            return None
+        provenance = self._around.provenance
+        return EnergySummary(
+            energy_class=provenance.energy_class,
+            energy_uj=settled_uj,
+            shown_uj=shown_uj(settled_uj),
+            source=provenance.source,
+            scope=provenance.scope,
+            method=METHOD,
+            uncertainty_pct=provenance.uncertainty_pct,
+        )
+
+    def _show_tail(self, draft: Draft) -> None:
+        """With the last block of a batch known as the request's last, show what it cut through."""
+        if not (draft.blocks and draft.meter.has_tail) or draft.replaced_tail:
+            return
+        block, body, effect = draft.blocks[-1]
+        text = effect.text + draft.meter.replace_tail()
+        draft.blocks[-1] = (block, body, effect._replace(text=text))
+        draft.replaced_tail = True
+
+    def _claim(self, step: StepRecord, works: dict[str, Work], uncharged: set[str]) -> None:
+        claims = []
+        for request_id, work in works.items():
+            draft = self._draft(request_id)
+            charged = draft is not None and request_id not in uncharged
+            through = -1 if draft is None else draft.meter.blocks - 1
+            claims.append(Claim(request_id, work, charged, through))
+            if draft is not None and charged:
+                draft.charged_until_ns = step.end_ns
+        self.pending.append(PendingStep(step.start_ns, step.end_ns, claims))
+
+    def _draft(self, request_id: str) -> Draft | None:
+        """The batch's own view of a request; null for one that isn't live."""
+        draft = self.drafts.get(request_id)
+        if draft is None:
+            live = self._around.live.get(request_id)
+            if live is None:
+                return None
+            # Whatever comes after its end is as if withheld: the meter is closed.
+            withheld = live.withheld or (Withheld.FAULT if live.ending is not None else None)
+            draft = self.drafts[request_id] = Draft(live, live.meter, withheld=withheld)
+        return draft
+
+    def _event(self, draft: Draft, body: BlockBody) -> UsageEvent:
+        event_time_us = self._monotonic_to_wall_us + body.end_ns // 1000
+        return bodies.state(body, draft.live.admitted.tenant_id, event_time_us)
