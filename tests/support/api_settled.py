@@ -47,7 +47,13 @@ class Desk:
             credits.grant(connection, tenant_id, credit * NANO, "tests")
 
     def settle(
-        self, tenant_id: str, key_id: str, request_id: str, *units: Any, **fields: Any
+        self,
+        tenant_id: str,
+        key_id: str,
+        request_id: str,
+        *units: Any,
+        output: str = OUTPUT,
+        **fields: Any,
     ) -> None:
         """Admit, run and settle one request whose summary has these units and fields."""
         now = clock.now_us()
@@ -81,5 +87,5 @@ class Desk:
             )
             usage_requests.admit(connection, admitted)
             HoldGate().admit(connection, admitted, expires_at_us=now + 60_000_000)
-            usage_requests.finalise(connection, summary, OUTPUT)
+            usage_requests.finalise(connection, summary, output)
             Settlement(self.signer, billing_cases.ENGINE).settle(connection, summary)

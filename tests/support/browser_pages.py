@@ -15,14 +15,16 @@ import uvicorn
 from api_cases import House, make_house
 from api_settled import Desk
 from litestar import Litestar
-from sqlalchemy import Engine
+from sqlalchemy import Engine, insert
 
 from api import audit, keys, tenants
 from api.roles import Role
 from dashboards.pages import dashboard_router
 from engine.records import DraftCounters, EngineInfo, EngineStats
+from metering import clock
 from metering.database import transaction
-from metering.events import ConfidenceSummary, ConfidenceTier
+from metering.events import ConfidenceSummary, ConfidenceTier, EnergyClass, EnergySummary
+from metering.tables import meter_windows
 
 SECRET = b"a secret of tests, thirty-two bytes or more"
 STATS = EngineStats(
@@ -80,6 +82,31 @@ class World:
             house.tenant_id, house.key_ids[Role.DEVELOPER], request_id, *units, **fields
         )
         return request_id
+
+    def no_energy(self) -> EnergySummary:
+        """A share of a meter that nobody could read."""
+        return EnergySummary(EnergyClass.UNAVAILABLE, None, None, "none", "none", "none", None)
+
+    def meter(self) -> None:
+        """A settled stretch of the meter."""
+        with transaction(self.database) as connection:
+            connection.execute(
+                insert(meter_windows).values(
+                    device="pid:4242",
+                    epoch="first",
+                    source="cpu_time",
+                    energy_class="estimated",
+                    start_ns=0,
+                    end_ns=10**9,
+                    recorded_at_us=clock.now_us(),
+                    meter_uj=9_000_000,
+                    requests_uj=6_000_000,
+                    idle_uj=2_500_000,
+                    overhead_uj=400_000,
+                    external_uj=100_000,
+                    unattributed_uj=0,
+                )
+            )
 
     def revoke(self, key_id: str) -> None:
         """End a key."""
