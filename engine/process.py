@@ -169,6 +169,7 @@ class Child:
         if not isinstance(reply, wire.Started):
             self.kill()
             self._process.wait()
+            self._hang_up()
             if isinstance(reply, wire.Failure):
                 raise reply.error()
             raise EngineUnavailable(
@@ -278,6 +279,9 @@ class Child:
                 self._delivery.put(step)
         self._end()
         self._bury()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         self._control.close()
         self._steps.close()
 

@@ -282,8 +282,9 @@ class DecodeLoop:
             except Exception as error:  # noqa: BLE001 -- one request's failure is not the others'
                 self._fail(part.turn, error, outcome)
         if outcome.moves:
-            src_slots, dst_slots = torch.tensor(outcome.moves).unbind(1)
-            self._decoder.storage.move(src_slots, dst_slots)
+            with torch.inference_mode():  # as the storage was written
+                src_slots, dst_slots = torch.tensor(outcome.moves).unbind(1)
+                self._decoder.storage.move(src_slots, dst_slots)
 
     def _commit(self, part: Part, draft: Draft | None, logits: Tensor, outcome: _Outcome) -> None:
         """Take over one request's part of a step: its tokens, its keys, its block, its end."""
