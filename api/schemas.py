@@ -35,7 +35,9 @@ TenantId: TypeAlias = Annotated[
 PathId: TypeAlias = Annotated[str, PathParameter(pattern=_ID)]
 TenantQuery: TypeAlias = Annotated[
     str | None,
-    QueryParameter(pattern=_ID, description="Which tenant; only an operator's key may name another"),
+    QueryParameter(
+        pattern=_ID, description="Which tenant; only an operator's key may name another"
+    ),
 ]
 CursorQuery: TypeAlias = Annotated[
     str | None,

@@ -13,7 +13,7 @@ from api import audit, cursors
 from api.auth import Principal, Scope, requires
 from api.bodies import StrictBody
 from api.error_reports import documented
-from api.errors import Forbidden, InvalidCursor, Unauthenticated
+from api.errors import Forbidden, InvalidCursor, InvalidParameter, Unauthenticated
 from api.review.schemas import (
     ClaimView,
     ReviewDetail,
@@ -29,7 +29,15 @@ from billing.review import ReviewState
 from metering import queries
 from metering.database import snapshot, transaction
 
-StateQuery = Annotated[ReviewState, QueryParameter(description="Which items")]
+# Litestar keeps the name `state` for itself, and would name the alias's field in its own error.
+StateQuery = Annotated[
+    str,
+    QueryParameter(
+        name="state",
+        description="Which items",
+        schema_extra={"enum": [state.value for state in ReviewState]},
+    ),
+]
 
 
 @get(
@@ -41,11 +49,12 @@ StateQuery = Annotated[ReviewState, QueryParameter(description="Which items")]
 )
 def list_items(
     database: NamedDependency[Database],
-    state: StateQuery = ReviewState.QUEUED,
+    wanted: StateQuery = ReviewState.QUEUED.value,
     cursor: CursorQuery = None,
     limit: LimitQuery = cursors.PAGE_DEFAULT,
 ) -> ReviewPage:
     """Items of one state, without their texts."""
+    state = _state(wanted)
     listing = f"review/{state}"
     after = cursors.decode(listing, cursor, tuple[int, str])
     with snapshot(database) as connection:
@@ -142,6 +151,13 @@ def resolve_item(
                 verdict=item.verdict,
             )
     return ReviewItemView.of(item)
+
+
+def _state(wanted: str) -> ReviewState:
+    try:
+        return ReviewState(wanted)
+    except ValueError:
+        raise InvalidParameter(f"state is one of {', '.join(ReviewState)}", "state") from None
 
 
 review_router = Router(

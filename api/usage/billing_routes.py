@@ -16,12 +16,13 @@ from api.error_reports import documented
 from api.errors import Forbidden, InvalidCursor, InvalidParameter, NotFound, Unauthenticated
 from api.schemas import CursorQuery, LimitQuery, PathId, TenantQuery, to_time
 from api.usage import ranges
-from api.usage.ranges import Bucket, EndQuery, StartQuery
+from api.usage.ranges import EndQuery, StartQuery
 from api.usage.schemas import BalanceView, ChargesView, ChargeView, ReceiptPage, ReceiptRowView
 from billing import queries, receipts
 from billing.ledger import balances
 from billing.money import format_nano
 from metering.database import snapshot
+from metering.queries import Bucket
 
 LISTING = "receipts"
 REFUSALS = (Unauthenticated, Forbidden, NotFound)

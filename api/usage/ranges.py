@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated, TypeAlias
 
 from litestar.params import QueryParameter
@@ -12,25 +11,18 @@ from litestar.params import QueryParameter
 from api.errors import InvalidParameter
 from api.schemas import to_us
 from metering import clock
+from metering.queries import Bucket
 
 BUCKETS_MAX = 1500
 SPAN_DAYS_DEFAULT = 30
 END_OF_TIME_US = 2**63 - 1
 
 
-class Bucket(StrEnum):
-    """How finely a report divides its time, in UTC."""
-
-    MINUTE = "minute"
-    HOUR = "hour"
-    DAY = "day"
-
-    @property
-    def width_us(self) -> int:
-        """The length of one bucket."""
-        seconds = {Bucket.MINUTE: 60, Bucket.HOUR: 3600, Bucket.DAY: 86_400}
-        return seconds[self] * 1_000_000
-
+WIDTH_US = {
+    Bucket.MINUTE: 60 * 10**6,
+    Bucket.HOUR: 3600 * 10**6,
+    Bucket.DAY: 86_400 * 10**6,
+}
 
 StartQuery: TypeAlias = Annotated[
     datetime | None,
@@ -41,7 +33,9 @@ StartQuery: TypeAlias = Annotated[
 EndQuery: TypeAlias = Annotated[
     datetime | None, QueryParameter(description="First moment after; now if left out")
 ]
-BucketQuery: TypeAlias = Annotated[Bucket, QueryParameter(description="Width of a bucket, in UTC")]
+BucketQuery: TypeAlias = Annotated[
+    Bucket, QueryParameter(description="How finely the time is divided")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +52,9 @@ def read(start: datetime | None, end: datetime | None, bucket: Bucket) -> Range:
     Without a start it is the last days, or as many buckets as may be had, if that is less.
     """
     end_us = clock.now_us() if end is None else _moment(end, "end")
-    longest_us = bucket.width_us * BUCKETS_MAX
+    longest_us = WIDTH_US[bucket] * BUCKETS_MAX
     if start is None:
-        return Range(end_us - min(longest_us, SPAN_DAYS_DEFAULT * Bucket.DAY.width_us), end_us)
+        return Range(end_us - min(longest_us, SPAN_DAYS_DEFAULT * WIDTH_US[Bucket.DAY]), end_us)
     start_us = _moment(start, "start")
     if start_us >= end_us:
         raise InvalidParameter("start is not before end", "start")

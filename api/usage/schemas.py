@@ -11,6 +11,60 @@ from billing.ledger.balances import Balance
 from billing.money import format_nano
 from billing.queries import DailyCharge, ReceiptRow
 from billing.receipt_documents import millionths
+from metering.queries import Bucket, UsageBucket
+
+
+class ClassEnergyView(msgspec.Struct, frozen=True):
+    """Energy of one class: classes are never added up. `joules` is null where unavailable."""
+
+    energy_class: str
+    requests: int
+    joules: str | None
+
+
+class UsageBucketView(msgspec.Struct, frozen=True):
+    """What the requests used that ended in one bucket. `unscored` have no score, or no output."""
+
+    start: dt.datetime
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    complete_units: int
+    fragment_units: int
+    information_bits: str  # of those with a score
+    unscored: int
+    energy: list[ClassEnergyView]
+
+    @classmethod
+    def of(cls, bucket: UsageBucket) -> UsageBucketView:
+        """The wire's view of a bucket."""
+        return cls(
+            start=to_time(bucket.start_us),
+            requests=bucket.requests,
+            input_tokens=bucket.input_tokens,
+            output_tokens=bucket.output_tokens,
+            complete_units=bucket.complete_units,
+            fragment_units=bucket.fragment_units,
+            information_bits=format_nano(bucket.information_ubits * 1000),
+            unscored=bucket.unscored,
+            energy=[
+                ClassEnergyView(found.energy_class, found.requests, millionths(found.shown_uj))
+                for found in bucket.energy
+            ],
+        )
+
+
+class UsageView(msgspec.Struct, frozen=True):
+    """Usage of requests that ended in [start, end), by buckets of the tenant's time zone; buckets
+    without any are absent. A null tenant is all of them, in UTC: the operator's view.
+    """
+
+    tenant_id: str | None
+    start: dt.datetime
+    end: dt.datetime
+    bucket: Bucket
+    time_zone: str
+    items: list[UsageBucketView]
 
 
 class BalanceView(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Usage of finished requests over time, and how their answers scored.
 
 Buckets are those of a time zone, so sums are taken per quarter of an hour, of which every zone's
-offset is a multiple, and added up to hours or days here.
+offset is a multiple, and added up to hours or days here. Minutes are the same in every zone.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from metering.events import EnergyClass
 from metering.tables import request_summaries
 
 SLOT_US = 15 * 60 * 10**6
+MINUTE_US = 60 * 10**6
 _COUNTS = (
     "requests",
     "input_tokens",
@@ -33,6 +34,7 @@ _COUNTS = (
 class Bucket(StrEnum):
     """How long a bucket is."""
 
+    MINUTE = "minute"
     HOUR = "hour"
     DAY = "day"
 
@@ -79,9 +81,10 @@ def usage(
 ) -> list[UsageBucket]:
     """Usage of requests that ended in `[start, end)`, by bucket; buckets without any are absent."""
     column = request_summaries.c
+    slot_us = MINUTE_US if bucket is Bucket.MINUTE else SLOT_US
     query = (
         select(
-            (column.ended_at_us // SLOT_US).label("slot"),
+            (column.ended_at_us // slot_us).label("slot"),
             column.energy_class,
             func.sum(column.energy_uj - column.energy_uj % SHOWN_STEP_UJ),
             func.sum(column.energy_uj),
@@ -101,7 +104,7 @@ def usage(
     sums: defaultdict[int, dict[str, int]] = defaultdict(lambda: dict.fromkeys(_COUNTS, 0))
     energy: defaultdict[int, dict[EnergyClass, list[int]]] = defaultdict(dict)
     for slot, energy_class, shown, exact, *counts in connection.execute(query):
-        start = _bucket_start_us(slot * SLOT_US, bucket, zone)
+        start = _bucket_start_us(slot * slot_us, bucket, zone)
         for name, count in zip(_COUNTS, counts, strict=True):
             sums[start][name] += int(count or 0)
         of_class = energy[start].setdefault(EnergyClass(energy_class), [0, 0, 0])
@@ -151,6 +154,8 @@ def _classes(by_class: dict[EnergyClass, list[int]]) -> tuple[ClassEnergy, ...]:
 
 
 def _bucket_start_us(at_us: int, bucket: Bucket, zone: tzinfo) -> int:
+    if bucket is Bucket.MINUTE:
+        return at_us
     local = datetime.fromtimestamp(at_us // 10**6, zone)
     start = local.replace(minute=0, second=0, microsecond=0)
     if bucket is Bucket.DAY:

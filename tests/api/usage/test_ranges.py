@@ -8,7 +8,8 @@ from api_cases import NOW_US, HeldClock
 from api.errors import InvalidParameter
 from api.schemas import to_time, to_us
 from api.usage import ranges
-from api.usage.ranges import BUCKETS_MAX, Bucket, Range
+from api.usage.ranges import BUCKETS_MAX, Range
+from metering.queries import Bucket
 
 DAY_US = 86_400_000_000
 NOW = to_time(NOW_US)
