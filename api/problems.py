@@ -38,6 +38,7 @@ TABLE: Mapping[type[Exception], Problem] = {
     engine_errors.EngineError: INTERNAL,
     engine_errors.InvalidModelFile: INTERNAL,
     engine_errors.UnsupportedModel: INTERNAL,
+    engine_errors.InvalidConfig: INTERNAL,
     engine_errors.ModelNotFound: Problem(404, "model_not_found", "This model is not served here"),
     engine_errors.InvalidRequest: INVALID_REQUEST,
     engine_errors.PromptTooLong: Problem(

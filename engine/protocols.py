@@ -16,4 +16,7 @@ class StepObserver(Protocol):
     """
 
     def on_steps(self, steps: Sequence[StepRecord]) -> None:
-        """Take consecutive steps. Called off the decode loop; slowness delays only streams."""
+        """Take consecutive steps. Called off the decode loop; slowness delays only streams.
+
+        If it raises it is handed the same steps again, so that steps seen before change nothing.
+        """

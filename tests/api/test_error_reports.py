@@ -52,6 +52,7 @@ RAISED: dict[str, Exception] = {
     "queue": engine_errors.EngineOverloaded("32 requests are waiting"),
     "engine": engine_errors.EngineUnavailable(SECRET),
     "file": engine_errors.InvalidModelFile(SECRET),
+    "config": engine_errors.InvalidConfig(SECRET),
     "overdraft": billing_errors.Overdraft(SECRET, 2, 1),
     "database": OperationalError("SELECT 1", {}, Exception(SECRET)),
     "bug": ZeroDivisionError(SECRET),
