@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from sqlalchemy import Connection, Engine, insert
+
 from engine.records import (
     BlockRecord,
     EngineInfo,
@@ -29,7 +31,6 @@ from metering.protocols import CommittedBlock, Cover
 from metering.recorder import Recorder
 from metering.requests import AdmittedRequest
 from metering.tables import tenants
-from sqlalchemy import Connection, Engine, insert
 
 VOCAB_SIZE = 49_152
 EPOCH = "engine-1"
@@ -256,8 +257,7 @@ class WattSource(ScriptedSource):
 
 def scripted_meter(source: ScriptedSource) -> EnergyMeter:
     """A meter that samples only when it is told to."""
-    meter = EnergyMeter(source, period_ms=10_000)
-    return meter
+    return EnergyMeter(source, period_ms=10_000)
 
 
 def no_meter() -> EnergyMeter:

@@ -1,0 +1,129 @@
+"""After a crash: every request ends, and what was committed is billed once."""
+
+from __future__ import annotations
+
+import pytest
+from metering_cases import (
+    Rig,
+    add_tenant,
+    admit,
+    admitted_request,
+    block,
+    finish,
+    recorder_rig,
+    step,
+)
+from sqlalchemy import Engine, delete, text
+
+from engine.records import FinishReason
+from metering import event_log, queries
+from metering.database import snapshot, transaction
+from metering.events import EndedBy, RequestStatus
+from metering.request_meter import RequestMeter, summary_of
+from metering.review_rule import ReviewRule
+from metering.tables import usage_events
+
+
+def crashed(database: Engine) -> None:
+    """Leave three requests behind: with output, just admitted, and finished."""
+    with recorder_rig(database) as rig:
+        rig.track("req_1", "req_2", "req_3")
+        rig.recorder.on_steps(
+            [
+                step(0, block(0, "One. ", "Two"), block(0, "x", request_id="req_3")),
+                step(1, block(1, " or"), finishes=[finish("req_3")]),
+            ]
+        )
+        rig.sink.wait_for("req_3")
+
+
+def recovered(database: Engine) -> Rig:
+    with recorder_rig(database, with_tenant=False) as rig:
+        assert rig.recorder.recover() == 2
+        assert rig.recorder.recover() == 0
+    return rig
+
+
+def test_every_orphan_ends_failed_by_the_operator(database: Engine) -> None:
+    crashed(database)
+    rig = recovered(database)
+    assert sorted(rig.sink.summaries) == ["req_1", "req_2"]
+    for summary in rig.sink.summaries.values():
+        assert (summary.status, summary.ended_by) == (RequestStatus.FAILED, EndedBy.OPERATOR)
+        assert summary.finish_reason == "error"
+
+
+def test_an_orphan_is_settled_for_what_was_committed(database: Engine) -> None:
+    crashed(database)
+    rig = recovered(database)
+    summary = rig.sink.summaries["req_1"]
+    assert (summary.output_tokens, summary.blocks, len(summary.units)) == (3, 2, 2)
+    with snapshot(database) as connection:
+        row = queries.request(connection, "acme", "req_1")
+        events = event_log.of_request(connection, "req_1")
+    assert row is not None
+    assert row.output == "One. Two or"
+    assert summary_of(admitted_request(), ReviewRule(0.0), events, summary.ended_at_us) == summary
+
+
+def test_the_summary_from_the_log_is_that_of_the_running_meter(database: Engine) -> None:
+    """At every block: what a crash would find is what the gate was asked about."""
+    with recorder_rig(database) as rig:
+        rig.track("req_1")
+        words = [
+            "# Fibo",
+            "nacci\n\n```",
+            "py\ndef f",
+            "(n):\n",
+            "  return",
+            " n\n",
+            "```\nDone",
+            ".",
+        ]
+        for index, word in enumerate(words):
+            rig.recorder.on_steps([step(index, block(index, word, accepted=index % 2, drafted=1))])
+            asked = rig.gate.seen[-1]
+            meter = RequestMeter(admitted_request(), ReviewRule(0.0))
+            with snapshot(database) as connection:
+                for body in event_log.of_request(connection, "req_1"):
+                    meter.fold(body)
+            end = meter.terminal(asked.status, FinishReason.BUDGET, asked.ended_by)
+            assert meter.summary(end, asked.ended_at_us) == asked
+
+
+def test_a_recovery_that_cannot_be_settled_now_is_settled_later(database: Engine) -> None:
+    with transaction(database) as connection:
+        add_tenant(connection)
+    admit(database, "req_1")
+    with recorder_rig(database, with_tenant=False) as rig:
+        rig.settlements.failures["req_1"] = 1
+        assert rig.recorder.recover() == 1
+        assert rig.sink.wait_for("req_1").status is RequestStatus.FAILED
+
+
+def test_requests_of_this_process_are_not_orphans(database: Engine) -> None:
+    with recorder_rig(database) as rig:
+        rig.track("req_1")
+        assert rig.recorder.recover() == 0
+
+
+def test_events_that_do_not_fold_do_not_keep_a_request_open(sqlite_database: Engine) -> None:
+    crashed(sqlite_database)
+    with transaction(sqlite_database) as connection:
+        triggers = text("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+        for name in connection.scalars(triggers).all():
+            connection.exec_driver_sql(f"DROP TRIGGER {name}")
+        connection.execute(delete(usage_events).where(usage_events.c.id == "req_1/block/0"))
+    rig = recovered(sqlite_database)
+    assert rig.sink.summaries["req_1"].status is RequestStatus.FAILED
+    assert rig.sink.summaries["req_1"].output_tokens == 0
+
+
+def test_the_log_must_give_the_output_that_it_states(database: Engine) -> None:
+    crashed(database)
+    with snapshot(database) as connection:
+        events = event_log.of_request(connection, "req_3")
+    with pytest.raises(ValueError, match="do not give the output"):
+        summary_of(admitted_request("req_3"), ReviewRule(0.0), events[1:], 0)
+    with pytest.raises(ValueError, match="do not end"):
+        summary_of(admitted_request("req_3"), ReviewRule(0.0), events[:1], 0)
