@@ -31,7 +31,7 @@ def read_audit_log(
     limit: LimitQuery = cursors.PAGE_DEFAULT,
 ) -> AuditPage:
     """Changes of money, keys, tariffs, tenants and reviews, newest first."""
-    before = cursors.decode(LISTING, cursor, int)
+    before = cursors.decode_number(LISTING, cursor)
     with snapshot(database) as connection:
         found = audit.entries(connection, tenant_id=tenant_id, limit=limit + 1, before=before)
     shown, following = cursors.page(LISTING, found, limit, lambda entry: entry.seq)

@@ -68,7 +68,7 @@ def list_keys(
     limit: LimitQuery = cursors.PAGE_DEFAULT,
 ) -> KeyPage:
     """Keys, dead ones too, newest first."""
-    after = cursors.decode(LISTING, cursor, tuple[int, str])
+    after = cursors.decode(LISTING, cursor)
     with snapshot(database) as connection:
         found = keys.listing(
             connection, visible_tenant(principal, tenant_id), limit=limit + 1, after=after

@@ -70,7 +70,7 @@ def list_tenants(
     limit: LimitQuery = cursors.PAGE_DEFAULT,
 ) -> TenantPage:
     """Tenants, newest first."""
-    after = cursors.decode(LISTING, cursor, tuple[int, str])
+    after = cursors.decode(LISTING, cursor)
     with snapshot(database) as connection:
         found = tenants.listing(connection, limit=limit + 1, after=after)
     shown, following = cursors.page(LISTING, found, limit, lambda row: (row.created_at_us, row.id))

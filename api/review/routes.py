@@ -56,7 +56,7 @@ def list_items(
     """Items of one state, without their texts."""
     state = _state(wanted)
     listing = f"review/{state}"
-    after = cursors.decode(listing, cursor, tuple[int, str])
+    after = cursors.decode(listing, cursor)
     with snapshot(database) as connection:
         found = review.items(connection, state, limit + 1, after)
     shown, following = cursors.page(listing, found, limit, lambda row: (row.queued_at_us, row.id))

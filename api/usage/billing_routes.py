@@ -106,7 +106,7 @@ def list_receipts(
 ) -> ReceiptPage:
     """Receipts of requests that ended in the range, newest first; without bounds, all."""
     asked = ranges.read_open(start, end)
-    after = cursors.decode(LISTING, cursor, tuple[int, str])
+    after = cursors.decode(LISTING, cursor)
     with snapshot(database) as connection:
         found = queries.receipt_rows(
             connection,
