@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,19 +10,17 @@ from threading import Condition, Event, Thread
 
 import msgspec
 import structlog
-import torch
 
-from engine.config import EngineConfig, check_config
+from engine.config import EngineConfig
 from engine.delivery import StepDelivery
 from engine.errors import EngineError, EngineOverloaded, EngineUnavailable, InvalidRequest
 from engine.loop.decoding import DecodeLoop
-from engine.model.decoder import Decoder
+from engine.opening import open_model
 from engine.processors import LogitsProcessor
 from engine.protocols import StepObserver
 from engine.records import EngineInfo, EngineStats, FinishReason, FinishRecord, StepRecord
 from engine.requests import GenerationRequest
 from engine.scheduler.admission import Limits
-from engine.tokenizer import Tokenizer
 
 log = structlog.get_logger(__name__)
 
@@ -140,42 +137,15 @@ class EngineService:
         self._bury(loop)
 
     def _load(self) -> DecodeLoop:
-        config = self._config
-        tokenizer = Tokenizer.from_dfm(self._model_path)
-        check_config(config, tokenizer.context_length)
-        decoder = Decoder.load(
-            self._model_path,
-            backend=config.backend,
-            device=config.device,
-            threads=config.threads,
-            kv_tokens=config.kv_tokens,
-        )
-        card = decoder.header.model
-        self._limits = Limits(tokenizer.vocab_size, tokenizer.context_length, config.kv_tokens)
-        loop = DecodeLoop(
-            decoder,
-            tokenizer,
-            self._limits,
-            config,
+        model = open_model(self._model_path, self._config)
+        loop = model.loop(
+            self._config,
             engine_epoch=self.engine_epoch,
             on_failure=lambda request_id, error: log.error(
                 "request.failed", request_id=request_id, exc_info=error
             ),
         )
-        self._stats = loop.stats()
-        self._info = EngineInfo(
-            model=card.name,
-            checksum=tokenizer.checksum,
-            architecture=card.architecture.family,
-            vocab_size=tokenizer.vocab_size,
-            context_length=tokenizer.context_length,
-            backend=decoder.backend,
-            batch_invariant=decoder.batch_invariant,
-            device=decoder.device,
-            instruction_set=torch.backends.cpu.get_cpu_capability(),
-            thread_count=decoder.threads,
-            pid=os.getpid(),
-        )
+        self._limits, self._info, self._stats = model.limits, model.info, loop.stats()
         return loop
 
     def _receive(self, loop: DecodeLoop) -> bool:

@@ -1,0 +1,77 @@
+"""A model made ready to run: weights, tokenizer, limits, and who it says it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.config import EngineConfig, check_config
+from engine.loop.decoding import DecodeLoop
+from engine.model.decoder import Decoder
+from engine.records import EngineInfo
+from engine.scheduler.admission import Limits
+from engine.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class OpenModel:
+    """A loaded model. One loop at a time may run on it: they share its storage."""
+
+    decoder: Decoder
+    tokenizer: Tokenizer
+    limits: Limits
+    info: EngineInfo
+
+    def loop(
+        self,
+        config: EngineConfig,
+        *,
+        engine_epoch: str = "local",
+        on_failure: Callable[[str, Exception], None] | None = None,
+    ) -> DecodeLoop:
+        """Return a new loop, with nothing cached, on this model."""
+        return DecodeLoop(
+            self.decoder,
+            self.tokenizer,
+            self.limits,
+            config,
+            engine_epoch=engine_epoch,
+            on_failure=on_failure,
+        )
+
+
+def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
+    """Load a `.dfm` as `config` says; its name is the file's.
+
+    Raises InvalidModelFile, UnsupportedModel, InvalidConfig.
+    """
+    path = Path(path)
+    tokenizer = Tokenizer.from_dfm(path)
+    check_config(config, tokenizer.context_length)
+    decoder = Decoder.load(
+        path,
+        backend=config.backend,
+        device=config.device,
+        threads=config.threads,
+        kv_tokens=config.kv_tokens,
+    )
+    return OpenModel(
+        decoder,
+        tokenizer,
+        Limits(tokenizer.vocab_size, tokenizer.context_length, config.kv_tokens),
+        EngineInfo(
+            model=path.stem,
+            checksum=tokenizer.checksum,
+            architecture=decoder.info.family,
+            vocab_size=tokenizer.vocab_size,
+            context_length=tokenizer.context_length,
+            backend=decoder.backend,
+            batch_invariant=decoder.batch_invariant,
+            device=decoder.device,
+            instruction_set=decoder.instruction_set,
+            thread_count=decoder.threads,
+            pid=os.getpid(),
+        ),
+    )
