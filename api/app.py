@@ -20,11 +20,14 @@ from api.error_reports import exception_handlers
 from api.gateway import Gateway
 from api.health import health, ready
 from api.inference import openai_routes, routes
+from api.inference.orders import ServedModel
 from api.metrics import metrics
+from api.reference import problems_router
 from api.review.routes import review_router
 from api.session_secret import session_secret
 from api.settings import Settings
 from api.usage.routes import usage_router
+from billing.signing import Signer
 from dashboards.pages import dashboard_router
 
 
@@ -46,6 +49,12 @@ def create_app(settings: Settings) -> Litestar:
     def provide_database() -> Database:
         return gateway.database
 
+    def provide_signer() -> Signer:
+        return gateway.signer
+
+    def provide_served() -> ServedModel:
+        return gateway.served
+
     return Litestar(
         route_handlers=[
             routes.generate,
@@ -57,6 +66,7 @@ def create_app(settings: Settings) -> Litestar:
             usage_router,
             review_router,
             admin_router,
+            problems_router,
             health,
             ready,
             metrics,
@@ -76,6 +86,8 @@ def create_app(settings: Settings) -> Litestar:
         dependencies={
             "gateway": Provide(provide_gateway, sync_to_thread=False),
             "database": Provide(provide_database, sync_to_thread=False),
+            "served": Provide(provide_served, sync_to_thread=False),
+            "signer": Provide(provide_signer, sync_to_thread=False),
             "principal": Provide(provide_principal, sync_to_thread=True),
         },
         exception_handlers=exception_handlers,

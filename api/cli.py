@@ -2,7 +2,53 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import click
+
 from api.admin.cli import admin, key, tenant
-from api.serving import migrate, serve
+from metering.cli_context import CliContext
 
 __all__ = ["admin", "key", "migrate", "serve", "tenant"]
+
+
+@click.command()
+@click.option("--host", help="Address to listen on.  [default: $DFLASH_HOST, 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="[default: $DFLASH_PORT, 8000]")
+@click.option("--model", help="A known model's name or a .dfm file.  [default: $DFLASH_MODEL]")
+@click.pass_obj
+def serve(obj: CliContext, host: str | None, port: int | None, model: str | None) -> None:
+    """Run the gateway and, in a process of its own, the engine. Ends on SIGINT or SIGTERM."""
+    import uvicorn
+
+    from api.app import create_app
+    from api.logs import configure_logs
+    from api.settings import Settings
+
+    given: dict[str, Any] = {
+        "home": obj.home,
+        "database_url": obj.database_url,
+        "host": host,
+        "port": port,
+        "model": model,
+    }
+    settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    configure_logs(settings.log_level)
+    uvicorn.run(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        lifespan="on",
+        timeout_graceful_shutdown=settings.drain_s,
+    )
+
+
+@click.command()
+@click.pass_obj
+def migrate(obj: CliContext) -> None:
+    """Create the database or bring it to this release's schema. Idempotent."""
+    from api.migrate import upgrade
+
+    state = upgrade(obj.database_url)
+    click.echo(f"the database is at {state.current}")

@@ -27,8 +27,8 @@ from billing import review
 from billing.catalogue import install_shipped
 from billing.gate import HoldGate
 from billing.ledger import holds
-from billing.signing import Signer
 from billing.settlement import Settlement
+from billing.signing import Signer
 from engine.dfm.catalogue import resolve
 from engine.errors import EngineError
 from engine.process import EngineProcess
@@ -103,8 +103,8 @@ class Gateway:
             context_length=info.context_length,
             max_tokens_default=self.settings.max_tokens_default,
         )
-        self.meter = open_meter(self.settings.energy_settings(), info.pid)
-        self.recorder.attach(self.engine, self.meter, info)
+        meter = open_meter(self.settings.energy_settings(), info.pid, info.device)
+        self.recorder.attach(self.engine, meter, info)
         recovered = self.recorder.recover()
         if recovered:
             log.warning("requests.recovered", count=recovered)

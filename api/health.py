@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 from litestar import Response, get
+from litestar.di import NamedDependency
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -38,7 +39,7 @@ def health() -> Health:
 
 
 @get("/ready", tags=["operations"], summary="Readiness", sync_to_thread=True)
-def ready(gateway: Gateway) -> Response[Readiness]:
+def ready(gateway: NamedDependency[Gateway]) -> Response[Readiness]:
     """200 when the engine runs and the database answers, else 503 saying which doesn't."""
     try:
         gateway.engine.stats()

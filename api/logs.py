@@ -6,11 +6,12 @@ import logging
 import sys
 
 import structlog
+from structlog.typing import Processor
 
 
 def configure_logs(level: str) -> None:
     """Send structlog and the standard library's loggers to stderr as JSON lines."""
-    shared = [
+    shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,

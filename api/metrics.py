@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from litestar import get
+from litestar.di import NamedDependency
 from litestar.response.base import ASGIResponse
 from litestar.types import ASGIApp
 from prometheus_client import CollectorRegistry
@@ -90,7 +91,7 @@ class GatewayCollector(Collector):
 
 
 @get("/metrics", include_in_schema=False, sync_to_thread=True)
-def metrics(gateway: Gateway) -> ASGIApp:
+def metrics(gateway: NamedDependency[Gateway]) -> ASGIApp:
     """The metrics page."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(GatewayCollector(gateway))

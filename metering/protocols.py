@@ -19,13 +19,12 @@ class CommittedBlock(msgspec.Struct, frozen=True):
     token_ids: tuple[int, ...]
     text: str  # the code points that became complete with this block
     pieces: tuple[bytes, ...]
-    logprobs: tuple[float, ...]
+    logprobs_unats: tuple[int | None, ...]  # raw, micronats; null: not finite
     units_closed: int  # complete units so far
     geo_mean: str | None  # of the block, 4 places: exp of its mean log-probability; null: no score
     joint_prob: str | None  # of the block, 4 places
     accepted_tokens: int
     drafted_depth: int
-    energy_provisional_uj: int | None  # best current figure for the request so far
 
 
 class Settler(Protocol):

@@ -18,7 +18,6 @@ from api.inference.schemas import (
 from billing import receipts
 from billing.money import format_nano
 from metering import queries
-from metering.energy import shown_uj
 from metering.events import RequestSummary, UnitState
 from metering.protocols import CommittedBlock
 
@@ -110,7 +109,6 @@ def block_view(block: CommittedBlock) -> BlockView:
         units_closed=block.units_closed,
         accepted_tokens=block.accepted_tokens,
         drafted_depth=block.drafted_depth,
-        joules_so_far=millionths(shown_uj(block.energy_provisional_uj)),
     )
 
 

@@ -128,11 +128,11 @@ def block_logprobs(block: CommittedBlock) -> list[dict[str, Any]]:
         {
             "token": piece.decode(errors="replace"),
             "bytes": list(piece),
-            "logprob": logprob,
+            "logprob": unats / 1e6,
             "top_logprobs": [],
         }
-        for piece, logprob in zip(block.pieces, block.logprobs, strict=True)
-        if piece
+        for piece, unats in zip(block.pieces, block.logprobs_unats, strict=True)
+        if piece and unats is not None
     ]
 
 

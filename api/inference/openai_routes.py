@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, get, post
-from litestar.params import Parameter
+from litestar.di import NamedDependency
+from litestar.params import HeaderParameter
 from litestar.types import ASGIApp
 from sqlalchemy import Engine as Database
 
@@ -19,7 +20,6 @@ from api.errors import GenerationFailed
 from api.gateway import Gateway, Live
 from api.inference import orders, replies
 from api.inference.event_stream import KEEPALIVE, EventStream, sse
-from api.inference.generations import stored_blocks
 from api.inference.idempotency import IdempotencyKey
 from api.inference.openai_replies import CHAT, TEXT, Shape, block_logprobs, finish_reason
 from api.inference.openai_schemas import (
@@ -29,8 +29,10 @@ from api.inference.openai_schemas import (
 )
 from api.inference.orders import Order, ServedModel
 from api.inference.schemas import GenerationView
+from api.schemas import PathId
 from billing.money import parse_nano
 from engine.errors import InvalidRequest
+from metering.committed_blocks import replay
 from metering.database import snapshot
 from metering.protocols import CommittedBlock
 
@@ -38,7 +40,7 @@ encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
 COMPLETION_TOKENS_DEFAULT = 16  # as OpenAI documents for the older endpoint
 
-KeyHeader = Annotated[str | None, Parameter(header="Idempotency-Key")]
+KeyHeader = Annotated[str | None, HeaderParameter(name="Idempotency-Key")]
 
 
 @post(
@@ -50,8 +52,8 @@ KeyHeader = Annotated[str | None, Parameter(header="Idempotency-Key")]
 )
 async def chat_completions(
     request: Request[Any, Any, Any],
-    gateway: Gateway,
-    principal: Principal,
+    gateway: NamedDependency[Gateway],
+    principal: NamedDependency[Principal],
     idempotency_key: KeyHeader = None,
 ) -> ASGIApp:
     """Answer a conversation in OpenAI's shape; `usage` carries cost, units, joules and receipt."""
@@ -73,8 +75,8 @@ async def chat_completions(
 )
 async def completions(
     request: Request[Any, Any, Any],
-    gateway: Gateway,
-    principal: Principal,
+    gateway: NamedDependency[Gateway],
+    principal: NamedDependency[Principal],
     idempotency_key: KeyHeader = None,
 ) -> ASGIApp:
     """Continue a raw prompt in OpenAI's shape."""
@@ -94,7 +96,7 @@ async def completions(
     guards=[requires(Scope.READ_USAGE)],
     sync_to_thread=False,
 )
-def models(gateway: Gateway) -> dict[str, Any]:
+def models(gateway: NamedDependency[Gateway]) -> dict[str, Any]:
     """The one model of this gateway."""
     return {"object": "list", "data": [_model(gateway)]}
 
@@ -106,7 +108,7 @@ def models(gateway: Gateway) -> dict[str, Any]:
     guards=[requires(Scope.READ_USAGE)],
     sync_to_thread=False,
 )
-def model(gateway: Gateway, name: str) -> dict[str, Any]:
+def model(gateway: NamedDependency[Gateway], name: PathId) -> dict[str, Any]:
     """The model, if it is the one served."""
     gateway.served.check_name(name)
     return _model(gateway)
@@ -126,8 +128,8 @@ def _model(gateway: Gateway) -> dict[str, Any]:
 
 async def _answer(
     request: Request[Any, Any, Any],
-    gateway: Gateway,
-    principal: Principal,
+    gateway: NamedDependency[Gateway],
+    principal: NamedDependency[Principal],
     wire: CompletionParameters,
     *,
     order: Order,
@@ -278,7 +280,7 @@ def _order(served: ServedModel, wire: CompletionParameters, prompt: _Prompt) -> 
 
 def _stored(database: Database, request_id: str) -> list[CommittedBlock]:
     with snapshot(database) as connection:
-        return stored_blocks(connection, request_id)
+        return replay(connection, request_id)
 
 
 async def _nothing() -> None:

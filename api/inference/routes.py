@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, get, post
+from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import Parameter
+from litestar.params import HeaderParameter
 from litestar.types import ASGIApp
 from sqlalchemy import Engine as Database
 
@@ -18,11 +19,13 @@ from api.bodies import decode
 from api.gateway import Gateway, Live
 from api.inference import orders, replies
 from api.inference.event_stream import KEEPALIVE, EventStream, sse
-from api.inference.generations import block_view, read, stored_blocks
+from api.inference.generations import block_view, read
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order, ServedModel
 from api.inference.schemas import GenerateRequest, GenerationView
+from api.schemas import PathId
 from billing.money import parse_nano
+from metering.committed_blocks import replay
 from metering.database import snapshot
 from metering.protocols import CommittedBlock
 
@@ -45,9 +48,9 @@ encode = msgspec.json.encode
 )
 async def generate(
     request: Request[Any, Any, Any],
-    gateway: Gateway,
-    principal: Principal,
-    idempotency_key: Annotated[str | None, Parameter(header="Idempotency-Key")] = None,
+    gateway: NamedDependency[Gateway],
+    principal: NamedDependency[Principal],
+    idempotency_key: Annotated[str | None, HeaderParameter(name="Idempotency-Key")] = None,
 ) -> ASGIApp:
     """Generate within credit. A client that disconnects pays for the blocks committed before."""
     body = await request.body()
@@ -78,7 +81,11 @@ async def generate(
     tags=["inference"],
     sync_to_thread=True,
 )
-def generation(principal: Principal, database: Database, generation_id: str) -> GenerationView:
+def generation(
+    principal: NamedDependency[Principal],
+    database: NamedDependency[Database],
+    generation_id: PathId,
+) -> GenerationView:
     """The generation with its receipt and adjustments. Reading never bills."""
     with snapshot(database) as connection:
         return read(
@@ -138,7 +145,7 @@ async def _stored_events(
 
 def _stored(database: Database, request_id: str) -> list[CommittedBlock]:
     with snapshot(database) as connection:
-        return stored_blocks(connection, request_id)
+        return replay(connection, request_id)
 
 
 async def _nothing() -> None:

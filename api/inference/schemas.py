@@ -95,14 +95,16 @@ class GenerationView(msgspec.Struct, frozen=True):
 
 
 class BlockView(msgspec.Struct, frozen=True):
-    """One committed block of a stream."""
+    """One committed block of a stream.
+
+    Energy is on the receipt only: by block it would tell of what others do.
+    """
 
     index: int
     text: str
     tokens: int
-    joint_prob: str
-    geo_mean: str
+    joint_prob: str | None
+    geo_mean: str | None
     units_closed: int
     accepted_tokens: int
     drafted_depth: int
-    joules_so_far: str | None

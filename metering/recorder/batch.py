@@ -55,7 +55,7 @@ class Draft:
 
     live: LiveRequest
     meter: RequestMeter
-    blocks: list[tuple[BlockRecord, BlockBody, BlockEffect]] = field(default_factory=list)
+    blocks: list[tuple[BlockBody, BlockEffect]] = field(default_factory=list)
     withheld: Withheld | None = None
     finish: FinishRecord | None = None
     charged_until_ns: int = -1
@@ -146,38 +146,34 @@ class Batch:
             self._events.append(self._event(draft, body))
             return 0
         try:
-            return self._commit(connection, draft, block, body)
+            return self._commit(connection, draft, body)
         except RequestFault:
             raise
         except Exception as error:
             raise RequestFault(block.request_id, error) from error
 
-    def _commit(
-        self, connection: Connection, draft: Draft, block: BlockRecord, body: BlockBody
-    ) -> int:
+    def _commit(self, connection: Connection, draft: Draft, body: BlockBody) -> int:
         """Commit a block, or the longest part of it that is covered, which ends the request."""
-        tokens = len(block.token_ids)
-        cover = self._try(connection, draft, block, body)
+        tokens = len(body.token_ids)
+        cover = self._try(connection, draft, body)
         if cover is Cover.COVERED:
             return tokens
         draft.withheld = short_of(cover)
         for kept in range(tokens - 1, 0, -1):
             part = bodies.cut(body, kept, self._around.vocab_size)
-            if self._try(connection, draft, block, part):
+            if self._try(connection, draft, part):
                 self._show_tail(draft)
                 return kept
         return 0
 
-    def _try(
-        self, connection: Connection, draft: Draft, block: BlockRecord, body: BlockBody
-    ) -> Cover:
+    def _try(self, connection: Connection, draft: Draft, body: BlockBody) -> Cover:
         """Commit this much of a block if the hold covers the request with it."""
         meter = draft.meter.copy()
         effect = meter.fold_block(body)
         cover = self._around.gate.cover(connection, self._stopped_here(meter))
         if cover:
             draft.meter = meter
-            draft.blocks.append((block, body, effect))
+            draft.blocks.append((body, effect))
             self._events.append(self._event(draft, body))
         return cover
 
@@ -205,9 +201,9 @@ class Batch:
         """With the last block of a batch known as the request's last, show what it cut through."""
         if not (draft.blocks and draft.meter.has_tail) or draft.replaced_tail:
             return
-        block, body, effect = draft.blocks[-1]
+        body, effect = draft.blocks[-1]
         text = effect.text + draft.meter.replace_tail()
-        draft.blocks[-1] = (block, body, effect._replace(text=text))
+        draft.blocks[-1] = (body, effect._replace(text=text))
         draft.replaced_tail = True
 
     def _claim(self, step: StepRecord, works: dict[str, Work], uncharged: set[str]) -> None:

@@ -22,13 +22,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from engine.records import EngineInfo, StepRecord
 from metering import clock, event_log, requests
+from metering.committed_blocks import committed
 from metering.database import snapshot, transaction
 from metering.energy import EnergyMeter
 from metering.errors import UnknownRequest
 from metering.protocols import (
     BlockSink,
     BudgetGate,
-    CommittedBlock,
     RequestCanceller,
     Settler,
 )
@@ -257,7 +257,7 @@ class Recorder:
                 to_cancel.append(request_id)
         books.add(batch.pending)
         for draft in batch.drafts.values():
-            self._deliver(books, draft)
+            self._deliver(draft)
             if draft.finish is not None:
                 self._live.end(draft.live, self._ending(draft), now_ns)
         return to_cancel
@@ -277,27 +277,12 @@ class Recorder:
             return endings.withheld(Withheld.FAULT, STORAGE_FAULT)
         return endings.finished(finish.reason, finish.detail)
 
-    def _deliver(self, books: EnergyBooks, draft: Draft) -> None:
-        for block, body, effect in draft.blocks:
-            score = effect.score
-            committed = CommittedBlock(
-                request_id=block.request_id,
-                block_index=block.block_index,
-                token_ids=body.token_ids,
-                text=effect.text,
-                pieces=body.pieces,
-                logprobs=block.logprobs[: len(body.token_ids)],
-                units_closed=effect.units_closed,
-                geo_mean=None if score is None else score.geo_mean,
-                joint_prob=None if score is None else score.joint_prob,
-                accepted_tokens=body.accepted_tokens,
-                drafted_depth=body.drafted_depth,
-                energy_provisional_uj=books.so_far_uj(draft.live.meter),
-            )
+    def _deliver(self, draft: Draft) -> None:
+        for body, effect in draft.blocks:
             try:
-                self._sink.deliver(committed)
+                self._sink.deliver(committed(body, effect))
             except Exception:
-                log.exception("block.undelivered", request_id=block.request_id)
+                log.exception("block.undelivered", request_id=body.request_id)
 
     def _cancel_in_engine(self, request_id: str) -> None:
         if self._canceller is None:

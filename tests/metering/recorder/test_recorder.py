@@ -5,13 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from engine.records import FinishReason, Work
-from metering import event_log, queries
-from metering.database import snapshot
-from metering.events import ConfidenceTier, EndedBy, RequestStatus, UnitState
-from metering.request_meter import summary_of
-from metering.review_rule import ReviewRule
-from metering.tables import engine_counters, requests, usage_events
 from metering_cases import (
     EPOCH,
     Rig,
@@ -22,6 +15,15 @@ from metering_cases import (
     step,
 )
 from sqlalchemy import Engine, func, select
+
+from engine.records import FinishReason, Work
+from metering import event_log, queries
+from metering.committed_blocks import replay
+from metering.database import snapshot
+from metering.events import ConfidenceTier, EndedBy, RequestStatus, UnitState
+from metering.request_meter import summary_of
+from metering.review_rule import ReviewRule
+from metering.tables import engine_counters, requests, usage_events
 
 
 @pytest.fixture
@@ -271,4 +273,5 @@ def test_block_statistics_go_with_the_block(rig: Rig) -> None:
     [sent] = rig.sink.blocks
     assert (sent.units_closed, sent.accepted_tokens, sent.drafted_depth) == (2, 2, 4)
     assert (sent.geo_mean, sent.joint_prob) == ("0.8187", "0.5488")
-    assert sent.energy_provisional_uj is None
+    with snapshot(rig.database) as connection:
+        assert replay(connection, sent.request_id) == [sent]
