@@ -27,5 +27,5 @@ class SourceUnavailable(MeteringError):
     """An energy source that cannot be read here, now; the message says why and what would help."""
 
 
-class InvalidEnergySettings(MeteringError):
+class InvalidEnergySettings(MeteringError, ValueError):
     """Energy settings that contradict themselves or name an unknown source."""

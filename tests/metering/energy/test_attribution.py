@@ -1,0 +1,113 @@
+"""Shares of a step's energy: exact sums, and fair for an affine cost."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import pytest
+
+from engine.records import Work
+from metering.energy.attribution import (
+    DEFAULT_COSTS,
+    OVERHEAD,
+    Claim,
+    StepCosts,
+    apportion,
+    split,
+)
+
+COSTS = StepCosts(fixed=60, prefill_token=10, verified_node=5, kv_read=1)
+
+
+def claim(name: str, work: Work, *, charged: bool = True) -> Claim:
+    return Claim(name, work, charged, 0)
+
+
+def shapley(works: dict[str, Work], costs: StepCosts) -> dict[str, Fraction]:
+    """The Shapley value by its definition: the mean marginal cost over all orders."""
+
+    def cost(players: tuple[str, ...]) -> int:
+        return sum(costs.own(works[name]) for name in players) + (costs.fixed if players else 0)
+
+    values = dict.fromkeys(works, Fraction(0))
+    for order in itertools.permutations(works):
+        for place, name in enumerate(order):
+            values[name] += cost(order[: place + 1]) - cost(order[:place])
+    return {name: value / math.factorial(len(works)) for name, value in values.items()}
+
+
+def test_the_closed_form_is_the_shapley_value() -> None:
+    works = {
+        "a": Work(prefill_tokens=3),
+        "b": Work(verified_nodes=8, kv_read_tokens=100),
+        "c": Work(verified_nodes=1),
+    }
+    expected = shapley(works, COSTS)
+    total = sum(expected.values())
+    assert total.denominator == 1
+    shares = split(int(total) * 7, [claim(name, work) for name, work in works.items()], COSTS)
+    shares.pop(OVERHEAD, None)
+    assert {name: Fraction(share, 7) for name, share in shares.items()} == expected
+
+
+def test_shares_sum_to_the_energy_exactly() -> None:
+    claims = [claim(name, Work(verified_nodes=1)) for name in "abc"]
+    shares = split(100, claims, DEFAULT_COSTS)
+    assert sum(shares.values()) == 100
+    assert {name: shares[name] for name in "abc"} == {"a": 34, "b": 33, "c": 33}
+
+
+def test_the_order_of_requests_does_not_matter() -> None:
+    claims = [
+        claim("b", Work(verified_nodes=3)),
+        claim("a", Work(verified_nodes=3)),
+        claim("c", Work(prefill_tokens=1)),
+    ]
+    results = [split(1001, order, COSTS) for order in itertools.permutations(claims)]
+    assert all(result == results[0] for result in results)
+
+
+def test_a_request_that_did_nothing_pays_nothing() -> None:
+    shares = split(90, [claim("busy", Work(verified_nodes=1)), claim("idle", Work())], COSTS)
+    assert shares.get("idle", 0) == 0
+    assert shares["busy"] == 90
+
+
+def test_recomputation_is_overhead() -> None:
+    work = Work(verified_nodes=2, recomputed_tokens=7)
+    shares = split(140, [claim("a", work)], COSTS)
+    assert shares == {"a": 70, OVERHEAD: 70}
+
+
+def test_a_step_of_nothing_but_recomputation_is_overhead_whole() -> None:
+    assert split(50, [claim("a", Work(recomputed_tokens=4))], COSTS) == {OVERHEAD: 50}
+
+
+def test_work_that_is_not_charged_is_overhead() -> None:
+    claims = [
+        claim("gone", Work(verified_nodes=4), charged=False),
+        claim("here", Work(verified_nodes=4)),
+    ]
+    assert split(10, claims, COSTS) == {"here": 5, OVERHEAD: 5}
+
+
+def test_a_step_without_work_is_overhead() -> None:
+    assert split(10, [], COSTS) == {OVERHEAD: 10}
+
+
+@pytest.mark.parametrize(
+    ("total", "weights", "shares"),
+    [
+        (10, {"a": 1, "b": 1, "c": 1}, {"a": 4, "b": 3, "c": 3}),
+        (0, {"a": 1}, {"a": 0}),
+        (7, {"a": 0, "b": 2}, {"b": 7}),
+        (5, {"a": 0}, {OVERHEAD: 5}),
+        (3, {"a": 10**30, "b": 1}, {"a": 3, "b": 0}),
+    ],
+)
+def test_apportion_rounds_by_largest_remainder(
+    total: int, weights: dict[str, int], shares: dict[str, int]
+) -> None:
+    assert apportion(total, weights) == shares
