@@ -146,8 +146,10 @@ def _ask(running: Server, tenant: Demo) -> tuple[dict[str, Any], dict[str, Any]]
                 f"{response.request.url.path} answered {response.status_code}: {response.text}"
             )
     answer: dict[str, Any] = answered.json()
-    if not answer.get("receipt"):
-        raise QuickstartFailed(f"the request ended as {answer.get('status')}, without a receipt")
+    if answer["status"] != "completed" or not answer["receipt"]:
+        raise QuickstartFailed(
+            f"the request ended as {answer['status']}; {server.last_line(running.log)}"
+        )
     return answer, published.json()
 
 
