@@ -160,11 +160,15 @@ def settle(
 
     A charge above the hold first takes what the ceiling and the tenant's credit still allow. The
     review fee comes first, and is paid in full or not at all. Settling again with the same amounts
-    changes nothing; with others it raises HoldConflict.
+    changes nothing; with others, or after the hold was voided, it raises HoldConflict.
     """
     hold, available = _locked(connection, request_id)
     if (before := _settled_before(connection, request_id, charge_nano, fee_nano)) is not None:
         return before
+    if hold.state is HoldState.VOIDED:
+        if charge_nano or fee_nano:
+            raise HoldConflict(f"the hold of {request_id} was voided: it charges nothing")
+        return Settled(0, 0, True)
     pending = hold.state is HoldState.PENDING
     held = hold.amount_nano if pending else 0
     missing = max(0, charge_nano + fee_nano - held)

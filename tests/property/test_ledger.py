@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +30,8 @@ from billing_world import (
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle,
     RuleBasedStateMachine,
     invariant,
-    multiple,
     precondition,
     rule,
     run_state_machine_as_test,
@@ -56,11 +53,12 @@ from billing.reconciliation import reconcile
 from billing.review import ReviewState
 from billing.review_items import items
 from billing.settlement import Settlement
+from billing.signing import Signer
 from billing.tables import adjustments, receipts
 from metering import clock
 from metering import requests as usage
 from metering.database import open_database, snapshot, transaction
-from metering.events import EndedBy, RequestStatus, RequestSummary
+from metering.events import EndedBy, RequestStatus, RequestSummary, UnitSummary
 from metering.requests import AdmittedRequest
 
 TERMS = tariff(
@@ -87,6 +85,28 @@ units = st.builds(
 )
 
 
+verdicts = st.sampled_from(["approve", "edit", "reject"])
+sometimes = st.sampled_from([False] * 7 + [True])
+orders = st.fixed_dictionaries(
+    {
+        "max_cost_nano": st.sampled_from([None, None, 0, 280_000, 500_000, 900_000]),
+        "max_tokens": st.integers(1, 80),
+        "test_mode": sometimes,
+    }
+)
+# Tokens that no gate was asked about: what only a defect would emit must not break the books.
+overruns = st.sampled_from([0, 0, 0, 60, 2_000])
+ends = st.fixed_dictionaries(
+    {
+        "ended_by": st.sampled_from(EndedBy),
+        "review_reason": st.sampled_from(
+            [None, "request_confidence", "unit_confidence", "audit", "missing_score"]
+        ),
+        "energy": st.sampled_from([0, 40 * 10**6, 10**9]).map(lambda uj: energy("estimated", uj)),
+    }
+)
+
+
 class Crash(Exception):
     """The process dies before its commit."""
 
@@ -98,8 +118,6 @@ class Money(RuleBasedStateMachine):
     drop_database: Callable[[str], None]
     settlement: Settlement
 
-    live = Bundle("live")
-
     def __init__(self) -> None:
         super().__init__()
         self.now_us = STARTED_US
@@ -110,13 +128,13 @@ class Money(RuleBasedStateMachine):
         self.gate = HoldGate(lookahead_tokens=8)
         self.grants: dict[tuple[str, str], int] = {}
         self.admitted: dict[str, AdmittedRequest] = {}
-        self.output: dict[str, tuple[Any, ...]] = defaultdict(tuple)
+        self.running: dict[str, tuple[UnitSummary, ...]] = {}  # with the text committed so far
         self.ended: dict[str, RequestSummary] = {}
         self.resolved: dict[str, str] = {}  # holds that are final, and how
-        self.tokens: dict[str, tuple[str, int]] = {}
+        self.claims: dict[str, tuple[str, int]] = {}
         self.numbers = itertools.count()
         with transaction(self.database) as connection:
-            self.settlement._signer.register(connection)
+            self.signer.register(connection)
             for tenant_id in TENANTS:
                 opted_in = tenant_id == "ten_wary"
                 add_tenant(
@@ -132,22 +150,23 @@ class Money(RuleBasedStateMachine):
             self.database.dispose()
             type(self).drop_database(self.url)
 
+    @property
+    def signer(self) -> Signer:
+        return self.settlement._signer
+
     @contextmanager
-    def committing(self, crashes: bool = False) -> Iterator[Connection]:
+    def committing(self, crashes: bool) -> Iterator[Connection]:
         """A transaction; one that crashes leaves nothing behind."""
-        try:
-            with transaction(self.database) as connection:
-                yield connection
-                if crashes:
-                    raise Crash
-        except Crash:
-            pass
+        with suppress(Crash), transaction(self.database) as connection:
+            yield connection
+            if crashes:
+                raise Crash
 
     @rule(
         tenant=st.sampled_from(TENANTS),
-        amount=st.integers(1, 5 * 10**6),
-        cause=st.sampled_from("abc"),
-        crashes=st.booleans(),
+        amount=st.sampled_from([1, 1_000, 300_000, 5_000_000]),
+        cause=st.sampled_from("ab"),
+        crashes=sometimes,
     )
     def grant(self, tenant: str, amount: int, cause: str, crashes: bool) -> None:
         known = self.grants.get((tenant, cause))
@@ -160,168 +179,170 @@ class Money(RuleBasedStateMachine):
                 if not crashes:
                     self.grants[tenant, cause] = amount
 
-    @rule(
-        target=live,
-        tenant=st.sampled_from(TENANTS),
-        max_cost=st.none() | st.integers(0, 2 * 10**6),
-        max_tokens=st.integers(1, 60),
-        test_mode=st.sampled_from([False, False, False, True]),
-        crashes=st.sampled_from([False, False, True]),
-    )
-    def admit(
-        self,
-        tenant: str,
-        max_cost: int | None,
-        max_tokens: int,
-        test_mode: bool,
-        crashes: bool,
-    ) -> Any:
+    @rule(tenant=st.sampled_from(TENANTS), order=orders, crashes=sometimes)
+    def admit(self, tenant: str, order: dict[str, Any], crashes: bool) -> None:
+        self.start(tenant, order, crashes)
+
+    def start(self, tenant: str, order: dict[str, Any], crashes: bool = False) -> str | None:
         request_id = f"req_{next(self.numbers)}"
         try:
             with transaction(self.database) as connection:
-                request = add_request(
-                    connection,
-                    request_id,
-                    tenant,
-                    max_tokens=max_tokens,
-                    max_cost_nano=max_cost,
-                    test_mode=test_mode,
-                )
+                request = add_request(connection, request_id, tenant, **order)
+                self.gate.admit(connection, request, expires_at_us=self.now_us + HOLD_US)
                 self.gate.admit(connection, request, expires_at_us=self.now_us + HOLD_US)
                 if crashes:
                     raise Crash
         except (InsufficientCredit, CostCeilingTooLow, Crash):
-            return multiple()
+            return None
         self.admitted[request_id] = request
+        self.running[request_id] = ()
         return request_id
 
-    @rule(request_id=live)
-    def admit_again(self, request_id: str) -> None:
-        request = self.admitted[request_id]
-        with transaction(self.database) as connection:
-            self.gate.admit(connection, request, expires_at_us=self.now_us + HOLD_US)
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), added=st.lists(units, min_size=1, max_size=4), crashes=sometimes)
+    def commit_a_block(self, data: st.DataObject, added: list[UnitSummary], crashes: bool) -> None:
+        request_id = data.draw(st.sampled_from(sorted(self.running)))
+        self.commit(request_id, added, crashes)
 
-    @rule(request_id=live, added=st.lists(units, min_size=1, max_size=4), crashes=st.booleans())
-    def commit_a_block(self, request_id: str, added: list[Any], crashes: bool) -> None:
-        if request_id in self.ended:
-            return
-        text = (*self.output[request_id], *added)
+    def commit(self, request_id: str, added: list[UnitSummary], crashes: bool = False) -> None:
+        text = (*self.running[request_id], *added)
         stopped = self.summarise(request_id, text)
         if stopped.output_tokens > self.admitted[request_id].max_tokens:
             return
-        covered = False
         with self.committing(crashes) as connection:
             covered = bool(self.gate.cover(connection, stopped))
             if covered and not self.admitted[request_id].test_mode:
                 hold = holds.find(connection, request_id)
                 assert hold is not None
-                price = rate(stopped, TERMS, review_fee=self.opted_in(request_id)).total_nano
-                assert hold.amount_nano >= price
+                fee = self.admitted[request_id].tenant_id == "ten_wary"
+                assert hold.amount_nano >= rate(stopped, TERMS, review_fee=fee).total_nano
                 assert hold.ceiling_nano is None or hold.amount_nano <= hold.ceiling_nano
         if covered and not crashes:
-            self.output[request_id] = text
+            self.running[request_id] = text
 
-    @rule(
-        request_id=live,
-        ended_by=st.sampled_from(EndedBy),
-        reason=st.sampled_from([None, "request_confidence", "audit", "missing_score"]),
-        uj=st.integers(0, 10**9),
-        crashes=st.sampled_from([False, False, True]),
-    )
-    def settle(
-        self, request_id: str, ended_by: EndedBy, reason: str | None, uj: int, crashes: bool
-    ) -> None:
-        if request_id in self.ended:
-            with transaction(self.database) as connection:
-                self.settlement.settle(connection, self.ended[request_id])
-            return
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), end=ends, overrun=overruns, crashes=sometimes)
+    def settle(self, data: st.DataObject, end: dict[str, Any], overrun: int, crashes: bool) -> None:
+        request_id = data.draw(st.sampled_from(sorted(self.running)))
+        if overrun:
+            self.running[request_id] += (unit(overrun, "fragment"),)
+        self.end(request_id, end, crashes)
+
+    def end(self, request_id: str, end: dict[str, Any], crashes: bool = False) -> None:
+        stopped = self.summarise(request_id, self.running[request_id])
         final = msgspec.structs.replace(
-            self.summarise(request_id, self.output[request_id]),
-            ended_by=ended_by,
-            review_reason=reason,
-            energy=energy("estimated", uj),
-            ended_at_us=self.now_us,
-            status=RequestStatus.COMPLETED,
+            stopped, **end, ended_at_us=self.now_us, status=RequestStatus.COMPLETED
         )
         with self.committing(crashes) as connection:
             usage.finalise(connection, final, "text")
             emit(connection, final)
             self.settlement.settle(connection, final)
-            self.settlement.settle(connection, final)
         if not crashes:
             self.ended[request_id] = final
+            del self.running[request_id]
 
-    @rule(request_id=live)
-    def void_what_never_ran(self, request_id: str) -> None:
-        if self.output[request_id] or request_id in self.ended:
-            return
+    @precondition(lambda self: self.ended)
+    @rule(data=st.data())
+    def settle_again(self, data: st.DataObject) -> None:
         with transaction(self.database) as connection:
-            if hold_state(connection, request_id) in {"pending", "voided"}:
+            final = self.ended[data.draw(st.sampled_from(sorted(self.ended)))]
+            self.settlement.settle(connection, final)
+
+    @rule(
+        tenant=st.sampled_from(TENANTS),
+        order=orders,
+        blocks=st.lists(st.lists(units, min_size=1, max_size=4), max_size=3),
+        end=ends,
+    )
+    def serve(
+        self,
+        tenant: str,
+        order: dict[str, Any],
+        blocks: list[list[UnitSummary]],
+        end: dict[str, Any],
+    ) -> None:
+        """A request from admission to its end, as most go."""
+        request_id = self.start(tenant, order)
+        if request_id is not None:
+            for added in blocks:
+                self.commit(request_id, added)
+            self.end(request_id, end)
+
+    @precondition(lambda self: any(not text for text in self.running.values()))
+    @rule(data=st.data())
+    def void_what_never_ran(self, data: st.DataObject) -> None:
+        idle = sorted(request_id for request_id, text in self.running.items() if not text)
+        request_id = data.draw(st.sampled_from(idle))
+        with transaction(self.database) as connection:
+            if hold_state(connection, request_id) == "pending":
+                holds.void(connection, request_id)
                 holds.void(connection, request_id)
             else:
                 with pytest.raises(HoldConflict):
                     holds.void(connection, request_id)
-        # A voided hold belongs to a request that ends at once.
-        self.settle(request_id, EndedBy.OPERATOR, None, 0, False)
+        self.end(request_id, {"ended_by": EndedBy.OPERATOR})
 
-    @rule(request_id=live)
-    def renew(self, request_id: str) -> None:
+    @precondition(lambda self: self.admitted)
+    @rule()
+    def renew(self) -> None:
         with transaction(self.database) as connection:
-            holds.renew(connection, [request_id], self.now_us + HOLD_US)
+            holds.renew(connection, self.admitted, self.now_us + HOLD_US)
 
-    @rule(elapsed_us=st.integers(0, 2 * HOLD_US))
+    @rule(elapsed_us=st.sampled_from([1, HOLD_US // 2, HOLD_US, HOLD_US, review.SLA_US]))
     def sweep(self, elapsed_us: int) -> None:
         self.now_us += elapsed_us
         with transaction(self.database) as connection:
             holds.expire(connection, self.now_us)
-            review.lapse(connection, self.now_us, self.settlement._signer)
-
-    @rule()
-    def let_reviews_lapse(self) -> None:
-        self.sweep(review.SLA_US)
+            review.lapse(connection, self.now_us, self.signer)
 
     @precondition(lambda self: self.ended)
     @rule(data=st.data(), reviewer=st.sampled_from(REVIEWERS))
     def claim(self, data: st.DataObject, reviewer: str) -> None:
+        self.take(data, reviewer)
+
+    def take(self, data: st.DataObject, reviewer: str) -> str | None:
         with transaction(self.database) as connection:
             waiting = items(connection, ReviewState.QUEUED, 5)
             waiting += items(connection, ReviewState.CLAIMED, 5)
             if not waiting:
-                return
+                return None
             item = data.draw(st.sampled_from(waiting))
             try:
                 token = review.claim(connection, item.id, reviewer)
             except ReviewConflict:
-                return
+                assert item.claimed_by != reviewer or item.due_at_us <= self.now_us
+                return None
             assert token == item.claim_token + 1
-        self.tokens[item.id] = (reviewer, token)
+        self.claims[item.id] = (reviewer, token)
+        return item.id
 
-    @precondition(lambda self: self.tokens)
-    @rule(
-        data=st.data(),
-        verdict=st.sampled_from(["approve", "edit", "reject"]),
-        wrong=st.sampled_from([0, 0, 0, -1, 1]),
-        crashes=st.sampled_from([False, False, True]),
-    )
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), verdict=verdicts, wrong=st.sampled_from([0, -1, 1]), crashes=sometimes)
     def resolve(self, data: st.DataObject, verdict: str, wrong: int, crashes: bool) -> None:
-        item_id = data.draw(st.sampled_from(sorted(self.tokens)))
-        reviewer, token = self.tokens[item_id]
-        edited = "better" if verdict == "edit" else None
-        try:
-            with self.committing(crashes) as connection:
-                for _ in range(2):
-                    review.resolve(
-                        connection,
-                        item_id,
-                        reviewer,
-                        token + wrong,
-                        verdict=verdict,
-                        signer=self.settlement._signer,
-                        edited_output=edited,
-                    )
-                assert not wrong
-        except ReviewConflict:
-            pass
+        self.judge(data.draw(st.sampled_from(sorted(self.claims))), verdict, wrong, crashes)
+
+    @precondition(lambda self: self.ended)
+    @rule(data=st.data(), reviewer=st.sampled_from(REVIEWERS), verdict=verdicts)
+    def review_one(self, data: st.DataObject, reviewer: str, verdict: str) -> None:
+        """A review from claim to verdict, as most go."""
+        item_id = self.take(data, reviewer)
+        if item_id is not None:
+            self.judge(item_id, verdict)
+
+    def judge(self, item_id: str, verdict: str, wrong: int = 0, crashes: bool = False) -> None:
+        reviewer, token = self.claims[item_id]
+        with suppress(ReviewConflict), self.committing(crashes) as connection:
+            for _ in range(2):
+                review.resolve(
+                    connection,
+                    item_id,
+                    reviewer,
+                    token + wrong,
+                    verdict=verdict,
+                    signer=self.signer,
+                    edited_output="better" if verdict == "edit" else None,
+                )
+            assert not wrong
 
     @invariant()
     def every_book_is_square(self) -> None:
@@ -356,10 +377,7 @@ class Money(RuleBasedStateMachine):
         had = kinds.get("tenant_credit", 0) + kinds.get("holds", 0)
         assert granted == had + paid + adjusted
 
-    def opted_in(self, request_id: str) -> bool:
-        return self.admitted[request_id].tenant_id == "ten_wary"
-
-    def summarise(self, request_id: str, text: tuple[Any, ...]) -> RequestSummary:
+    def summarise(self, request_id: str, text: tuple[UnitSummary, ...]) -> RequestSummary:
         request = self.admitted[request_id]
         return summary(
             *text,
@@ -400,22 +418,22 @@ def drive(
 
 
 def test_money_is_conserved_whatever_happens_on_sqlite(
-    sqlite_template: Path, tmp_path: Path
+    sqlite_template: Path, memory_path: Path, tmp_path: Path
 ) -> None:
     numbers = itertools.count()
 
     def new_database() -> str:
-        path = tmp_path / f"{next(numbers)}.db"
+        path = memory_path / f"{next(numbers)}.db"
         shutil.copyfile(sqlite_template, path)
         return f"sqlite:///{path}"
 
     def drop_database(url: str) -> None:
         Path(url.removeprefix("sqlite:///")).unlink()
 
-    drive(new_database, drop_database, tmp_path, examples=40)
+    drive(new_database, drop_database, tmp_path, examples=30)
 
 
 def test_money_is_conserved_whatever_happens_on_postgresql(
     postgres_server: Any, tmp_path: Path
 ) -> None:
-    drive(lambda: postgres_server.create(tables=True), postgres_server.drop, tmp_path, examples=25)
+    drive(lambda: postgres_server.create(tables=True), postgres_server.drop, tmp_path, examples=20)

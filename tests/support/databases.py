@@ -7,6 +7,7 @@ migrations, and copied for each test. A missing PostgreSQL is an error, never a 
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import tempfile
 import warnings
@@ -81,6 +82,15 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture
+def memory_path() -> Iterator[Path]:
+    """A folder in memory where the system has one: SQLite syncs every commit to its file."""
+    memory = Path("/dev/shm")
+    writable = memory.is_dir() and os.access(memory, os.W_OK)
+    with tempfile.TemporaryDirectory(dir=memory if writable else None) as folder:
+        yield Path(folder)
+
+
 @pytest.fixture(params=DIALECTS)
 def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """The URL of a fresh database with our tables, once for each kind of database."""
@@ -99,9 +109,9 @@ def database(database_url: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+def sqlite_url(sqlite_template: Path, memory_path: Path) -> str:
     """The URL of a fresh SQLite database with our tables."""
-    path = tmp_path / "gateway.db"
+    path = memory_path / "gateway.db"
     shutil.copyfile(sqlite_template, path)
     return f"sqlite:///{path}"
 
@@ -131,10 +141,10 @@ def postgres_database(postgres_url: str) -> Iterator[Engine]:
 
 
 @pytest.fixture(params=DIALECTS)
-def blank_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def blank_database_url(request: pytest.FixtureRequest, memory_path: Path) -> Iterator[str]:
     """The URL of a database without any table: where a migration starts."""
     if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'blank.db'}"
+        yield f"sqlite:///{memory_path / 'blank.db'}"
         return
     server: PostgresServer = request.getfixturevalue("postgres_server")
     url = server.create(tables=False)
