@@ -17,6 +17,7 @@ class ChartKind(StrEnum):
 
     STACKED_BARS = "stacked_bars"
     GROUPED_BARS = "grouped_bars"
+    STACKED_ROWS = "stacked_rows"  # lying down: for few categories with long names
     LINES = "lines"
 
 
@@ -27,6 +28,7 @@ class Series:
     label: str
     colour: str
     values: tuple[str | None, ...]
+    dashed: bool = False  # a bound, not a measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,9 @@ class Chart:
 
     @property
     def empty(self) -> bool:
-        """Whether no series has any value at all; a drawn zero is a value."""
-        return all(value is None for series in self.series for value in series.values)
+        """Whether nothing was measured at all; a zero is a value, a bound is none."""
+        measured = (series for series in self.series if not series.dashed)
+        return all(value is None for series in measured for value in series.values)
 
     def to_wire(self) -> dict[str, Any]:
         """What `static/charts.js` reads."""
@@ -53,7 +56,12 @@ class Chart:
             "unit": self.unit,
             "categories": self.categories,
             "series": [
-                {"label": series.label, "colour": series.colour, "values": series.values}
+                {
+                    "label": series.label,
+                    "colour": series.colour,
+                    "values": series.values,
+                    "dashed": series.dashed,
+                }
                 for series in self.series
             ],
         }
@@ -68,15 +76,16 @@ COMPONENT_COLOURS = {
     "information": "--chart-5",
     "blocks": "--chart-6",
     "request": "--chart-7",
+    "adjustment": "--chart-8",
 }
-OTHER_COLOUR = "--chart-8"
+OTHER_COLOUR = "--chart-9"
 
 TIER_COLOURS = {
     "standard": "--tier-standard",
     "reduced": "--tier-reduced",
     "review": "--tier-review",
 }
-ENERGY_COLOURS = {"measured": "--chart-4", "estimated": "--chart-8", "reported": "--chart-1"}
+ENERGY_COLOURS = {"measured": "--chart-4", "estimated": "--chart-7", "reported": "--chart-1"}
 
 
 def stack(

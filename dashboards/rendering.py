@@ -32,6 +32,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 STATIC = Path(__file__).parent / "static"
 UNAVAILABLE = "unavailable"
 SCALE = 9  # decimals of an amount
+CENT_NANO = 10_000_000
 
 
 def page(request: PageRequest, template: str, **values: Any) -> Response[str]:
@@ -91,13 +92,15 @@ def asset(name: str) -> str:
 
 
 def amount(nano: int | None, currency: str = "") -> Markup:
-    """An exact amount with at least two decimals; what is beyond them is set lighter."""
+    """An exact amount with at least two decimals; beside a cent, what is finer is set lighter."""
     if nano is None:
         return _unavailable()
-    whole, _, fraction = format_nano(nano).partition(".")
-    fraction = fraction.ljust(2, "0")
-    text = Markup('<span class="amount">{}.{}<span class="fine">{}</span>').format(
-        whole.replace("-", "\N{MINUS SIGN}"), fraction[:2], fraction[2:]
+    plain = _decimals(nano)
+    cents = plain.index(".") + 3
+    if abs(nano) < CENT_NANO:
+        cents = len(plain)  # here the small figures are the amount
+    text = Markup('<span class="amount">{}<span class="fine">{}</span>').format(
+        plain[:cents], plain[cents:]
     )
     if currency:
         text += Markup(' <span class="unit">{}</span>').format(currency)
@@ -108,8 +111,9 @@ def column(nano: int | None) -> Markup:
     """An amount for a right-aligned column: padded so that the decimal points stand in line."""
     if nano is None:
         return _unavailable()
-    fraction = format_nano(nano).partition(".")[2].ljust(2, "0")
-    return Markup('<span class="pad-{}">{}</span>').format(SCALE - len(fraction), amount(nano))
+    plain = _decimals(nano)
+    padding = SCALE - len(plain.partition(".")[2])
+    return Markup('<span class="amount pad-{}">{}</span>').format(padding, plain)
 
 
 def joules(microjoules: int | None) -> str:
@@ -188,6 +192,11 @@ def shortened(identifier: str) -> str:
     if not separator:
         kind, rest = "", identifier
     return identifier if len(rest) <= 12 else f"{kind}{separator}…{rest[-10:]}"
+
+
+def _decimals(nano: int) -> str:
+    whole, _, fraction = format_nano(nano).partition(".")
+    return f"{whole}.{fraction.ljust(2, '0')}".replace("-", "\N{MINUS SIGN}")
 
 
 def _unavailable() -> Markup:

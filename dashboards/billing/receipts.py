@@ -134,12 +134,13 @@ def show_receipt(
 
 @get("/receipts/{request_id:str}/receipt.json", sync_to_thread=True)
 def signed_receipt(host: AHost, desk: ADesk, request_id: FromPath[str]) -> Response[bytes]:
-    """The receipt with its signature, as a file that `dflash receipt verify` takes."""
+    """The receipt and its adjustments, signed, as a file that `dflash receipt verify` takes."""
     with snapshot(host.database) as connection:
         envelope = receipts.receipt(connection, desk.tenant_id, request_id)
+        adjustments = receipts.adjustments(connection, request_id)
     if envelope is None:
         raise NotFoundException("There is no receipt with this id.")
-    return _file(envelope, f"{request_id}.json")
+    return _file({"receipt": envelope, "adjustments": adjustments}, f"{request_id}.json")
 
 
 @get("/receipts/keys.json", sync_to_thread=True)

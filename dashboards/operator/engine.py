@@ -99,6 +99,12 @@ def hit_rate_chart(points: Sequence[HealthPoint], starts: Sequence[int]) -> Char
                 colour="--chart-2",
                 values=tuple(_percent(rates.get(start)) for start in starts),
             ),
+            Series(
+                label="alert below",
+                colour="--chart-3",
+                values=(_percent(HIT_RATE_MIN),) * len(starts),
+                dashed=True,
+            ),
         ),
     )
 
@@ -108,7 +114,7 @@ def energy_chart(energy: Sequence[EnergyUse]) -> Chart:
     return Chart(
         id="engine-energy",
         title="Energy by meter and use",
-        kind=ChartKind.STACKED_BARS,
+        kind=ChartKind.STACKED_ROWS,
         unit="J",
         category="Meter",
         categories=tuple(f"{use.energy_class}, {use.device}" for use in energy),

@@ -14,6 +14,7 @@ from metering import clock
 from metering.database import snapshot
 
 # Joules are compared too, but their sum is of all classes and therefore not a figure to show.
+SHOWN_MAX = 200
 COUNTED = (
     "requests",
     "events",
@@ -36,7 +37,8 @@ def show_reconciliation(request: PageRequest, host: AHost, operator: AViewer) ->
     return page(
         request,
         "operator/reconciliation.html",
-        differences=result.differences,
+        differences=result.differences[:SHOWN_MAX],
+        found=len(result.differences),
         checked=[(name, totals[name]) for name in COUNTED],
         at_us=at_us,
     )

@@ -8,7 +8,20 @@
   const property = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   const options = (data) => {
-    const stacked = data.kind === "stacked_bars";
+    const stacked = data.kind.startsWith("stacked");
+    const lying = data.kind === "stacked_rows";
+    const names = {
+      stacked: data.kind !== "lines" && stacked,
+      grid: { display: false },
+      border: { color: property("--line-strong") },
+    };
+    const values = {
+      stacked,
+      beginAtZero: true,
+      suggestedMax: data.unit === "%" ? 100 : undefined,
+      grid: { color: property("--grid") },
+      border: { display: false },
+    };
     const ink = property("--ink-faint");
     const font = { family: getComputedStyle(document.body).fontFamily, size: 12 };
     return {
@@ -21,7 +34,8 @@
           display: data.series.length > 1,
           position: "bottom",
           align: "start",
-          labels: { color: property("--ink-soft"), boxWidth: 10, boxHeight: 10, padding: 14, font },
+          labels: { color: property("--ink-soft"), boxWidth: 10, boxHeight: 10, padding: 14, font,
+            usePointStyle: data.kind === "lines", pointStyle: "line" },
         },
         tooltip: {
           filter: (item) => data.series[item.datasetIndex].values[item.dataIndex] !== null,
@@ -33,19 +47,15 @@
           },
         },
       },
+      indexAxis: lying ? "y" : "x",
       scales: {
-        x: {
-          stacked: data.kind !== "lines" && data.overlay,
-          grid: { display: false },
-          border: { color: property("--line-strong") },
+        [lying ? "y" : "x"]: {
+          ...names,
           ticks: { color: ink, font, maxRotation: 0, autoSkipPadding: 14 },
         },
-        y: {
-          stacked,
-          beginAtZero: true,
-          grid: { color: property("--grid") },
-          border: { display: false },
-          ticks: { color: ink, font, maxTicksLimit: 6, precision: data.whole ? 0 : undefined },
+        [lying ? "x" : "y"]: {
+          ...values,
+          ticks: { color: ink, font, maxTicksLimit: 6 },
           title: { display: true, text: data.unit, color: ink, font },
         },
       },
@@ -57,7 +67,8 @@
     const values = series.values.map((value) => (value === null ? null : Number(value)));
     if (kind === "lines") {
       return { label: series.label, data: values, borderColor: colour, backgroundColor: colour,
-        borderWidth: 2, pointRadius: 2, tension: 0, spanGaps: false };
+        borderWidth: series.dashed ? 1 : 2, borderDash: series.dashed ? [5, 4] : [],
+        pointRadius: series.dashed ? 0 : 2, tension: 0, spanGaps: false };
     }
     return { label: series.label, data: values, backgroundColor: colour, maxBarThickness: 34,
       categoryPercentage: 0.78, barPercentage: 0.94 };
@@ -65,7 +76,6 @@
 
   const draw = (figure) => {
     const data = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
-    data.overlay = data.kind === "stacked_bars";
     const canvas = figure.querySelector("canvas");
     drawn.get(canvas)?.destroy();
     drawn.set(canvas, new Chart(canvas, {
@@ -79,7 +89,14 @@
     figure.dataset.drawn = "true";
   };
 
-  const drawAll = () => document.querySelectorAll("figure.chart").forEach(draw);
+  const drawAll = () => {
+    for (const [canvas, chart] of drawn) {
+      if (canvas.isConnected) continue;
+      chart.destroy(); // its part of the page was replaced
+      drawn.delete(canvas);
+    }
+    document.querySelectorAll("figure.chart").forEach(draw);
+  };
 
   drawAll();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);

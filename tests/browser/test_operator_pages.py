@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from billing_cases import unit
 from browser_chromium import Tab, open_tab
-from browser_pages import World
+from browser_pages import STATS, World
 from playwright.sync_api import Browser, Page, expect
 
 
@@ -157,6 +158,15 @@ def test_the_engine_page_says_how_the_engine_does(world: World, base_url: str, t
     assert row.split()[0] == "estimated"
     page.get_by_role("link", name="last hour").click()
     expect(page.locator("figure.chart[data-drawn=true]")).to_have_count(2)
+
+
+def test_the_engine_page_keeps_itself_current(world: World, base_url: str, tab: Tab) -> None:
+    tab.page.clock.install()
+    tab.sign_in(base_url, world.house.operator)
+    expect(tab.page.get_by_text("31.2")).to_be_visible()
+    world.stats = msgspec.structs.replace(STATS, emitted_tokens_per_s=77.5)
+    tab.page.clock.fast_forward(16_000)
+    expect(tab.page.get_by_text("77.5")).to_be_visible()
 
 
 def test_the_engine_page_admits_that_no_engine_answers(

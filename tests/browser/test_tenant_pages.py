@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from billing_cases import unit
 from browser_chromium import Tab, open_tab
 from browser_pages import World
+from click.testing import CliRunner
 from playwright.sync_api import Browser, expect
+
+from billing.cli import receipt
+from metering.cli_context import CliContext
 
 
 def test_a_charge_appears_on_the_overview(world: World, base_url: str, tab: Tab) -> None:
@@ -17,7 +22,7 @@ def test_a_charge_appears_on_the_overview(world: World, base_url: str, tab: Tab)
     expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
     expect(page.locator("#balance")).to_have_text("10.00 USD")
     expect(page.locator("#spend")).to_have_text("0.00 USD")
-    expect(page.get_by_text("No receipts yet")).to_be_visible()
+    expect(page.get_by_text("No receipts in this range")).to_be_visible()
 
     world.settle(unit(8), unit(4, "fragment", "reduced"), geo_mean="0.8200")
     page.reload()
@@ -70,9 +75,23 @@ def test_a_receipt_shows_the_output_unit_by_unit_and_verifies(
     expect(page.locator("tr.unit-row.lit")).to_have_count(1)
     amounts = page.locator("#receipt-lines tbody td:last-child").all_inner_texts()
     assert len(amounts) >= 2
-    with page.expect_download() as download:
-        page.get_by_role("link", name="Download, signed").click()
-    assert download.value.suggested_filename == f"{request_id}.json"
+
+
+def test_what_is_downloaded_verifies_offline(
+    world: World, base_url: str, tab: Tab, tmp_path: Path
+) -> None:
+    request_id = world.settle(unit(3))
+    tab.sign_in(base_url, world.house.finance)
+    tab.page.goto(f"{base_url}/dashboard/receipts/{request_id}")
+    for name in ("Download, signed", "public keys"):
+        with tab.page.expect_download() as download:
+            tab.page.get_by_role("link", name=name).click()
+        download.value.save_as(tmp_path / download.value.suggested_filename)
+    arguments = ["verify", "--keys", tmp_path / "keys.json", tmp_path / f"{request_id}.json"]
+    verified = CliRunner().invoke(
+        receipt, [str(each) for each in arguments], obj=CliContext(tmp_path, "sqlite://")
+    )
+    assert verified.output.startswith(f"valid: {request_id}"), verified.output
 
 
 def test_finance_sees_the_money_and_not_what_was_said(

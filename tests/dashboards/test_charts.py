@@ -24,7 +24,12 @@ def test_a_chart_is_empty_only_where_no_figure_exists() -> None:
 
 def test_values_reach_the_script_as_the_strings_they_are() -> None:
     assert chart("0.000000001", None).to_wire()["series"] == [
-        {"label": "input", "colour": "--chart-1", "values": ("0.000000001", None)}
+        {
+            "label": "input",
+            "colour": "--chart-1",
+            "values": ("0.000000001", None),
+            "dashed": False,
+        }
     ]
 
 

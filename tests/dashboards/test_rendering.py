@@ -26,6 +26,11 @@ def test_an_amount_is_exact_with_at_least_two_decimals() -> None:
     assert text_of(rendering.amount(-250_000_000, "EUR")) == "−0.25 EUR"
 
 
+def test_only_what_is_finer_than_a_cent_is_set_lighter_and_only_beside_one() -> None:
+    assert '1.25<span class="fine">1822796</span>' in rendering.amount(1_251_822_796)
+    assert '0.0019637<span class="fine"></span>' in rendering.amount(1_963_700)
+
+
 @given(st.integers(-(2**62), 2**62))
 def test_an_amount_reads_back_to_the_same_number_of_nanos(nano: int) -> None:
     said = text_of(rendering.amount(nano)).replace("\N{MINUS SIGN}", "-")
