@@ -357,5 +357,6 @@ class DecodeLoop:
             cached_tokens=counters.cached_tokens + sum(b.cached_tokens for b in blocks),
         )
         self._emitted.append((record.start_ns, record.end_ns, emitted))
-        while self._emitted[-1][1] - self._emitted[0][0] > _RATE_WINDOW_NS:
+        # The last step stays, however long it took.
+        while record.end_ns - self._emitted[0][0] > _RATE_WINDOW_NS and len(self._emitted) > 1:
             self._emitted.popleft()
