@@ -11,6 +11,7 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from billing import catalogue
 from billing.ledger import credits
+from billing.ledger.accounts import NEVER_NEGATIVE
 from billing.money import parse_nano, split
 from billing.receipts import Signer
 from billing.settlement import Settlement
@@ -153,7 +154,7 @@ def books_balance(connection: Connection) -> None:
         assert row.credits_nano == credited.get(row.id, 0), row.id
         balance = row.credits_nano - row.debits_nano
         total += balance
-        if row.kind in {"tenant_credit", "holds", "review_pool", "reviewer_payable"}:
+        if row.kind in NEVER_NEGATIVE:
             assert balance >= 0, row.id
         if row.kind == "holds":
             held[row.tenant_id] = balance
