@@ -138,13 +138,7 @@ class EngineService:
 
     def _load(self) -> DecodeLoop:
         model = open_model(self._model_path, self._config)
-        loop = model.loop(
-            self._config,
-            engine_epoch=self.engine_epoch,
-            on_failure=lambda request_id, error: log.error(
-                "request.failed", request_id=request_id, exc_info=error
-            ),
-        )
+        loop = model.loop(self._config, engine_epoch=self.engine_epoch)
         self._limits, self._info, self._stats = model.limits, model.info, loop.stats()
         return loop
 

@@ -60,4 +60,5 @@ class KvStorage:
         `dst_slots` must not repeat.
         """
         if src_slots.numel():
-            self._pool.index_copy_(3, dst_slots, self._pool.index_select(3, src_slots))
+            src, dst = src_slots.to(self._pool.device), dst_slots.to(self._pool.device)
+            self._pool.index_copy_(3, dst, self._pool.index_select(3, src))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import structlog
 import torch
 from torch import Tensor
 
@@ -39,6 +40,8 @@ from engine.scheduler.admission import Limits
 from engine.scheduler.plan import Plan, Turn
 from engine.scheduler.scheduler import Scheduler
 from engine.scheduler.sequence import Sequence as LiveSequence
+
+log = structlog.get_logger(__name__)
 
 PAGE_SIZE = 16
 _RECENT = 32  # tokens of context shown to the draft layer
@@ -104,6 +107,7 @@ class DecodeLoop:
         probe: LogitsProbe | None = None,
         on_failure: Callable[[str, Exception], None] | None = None,
     ) -> None:
+        """`on_failure` hears why a request ended as ERROR; without it, the log does."""
         self.limits = limits
         self.pool = PagePool(decoder.storage.slots // PAGE_SIZE, PAGE_SIZE)
         self.drafter = Drafter(config)
@@ -114,7 +118,7 @@ class DecodeLoop:
         self._config = config
         self._engine_epoch = engine_epoch
         self._probe = probe
-        self._on_failure = on_failure
+        self._on_failure = on_failure or _log_failure
         self._cost = cost or StepCost()
         self._live: dict[str, Live] = {}
         self._arrivals = 0
@@ -326,8 +330,7 @@ class DecodeLoop:
         live = self._live.get(turn.sequence.request_id)
         if live is None:
             return
-        if self._on_failure:
-            self._on_failure(turn.sequence.request_id, error)
+        self._on_failure(turn.sequence.request_id, error)
         # Only what is our own wording may be shown; anything else could hold others' data.
         known = isinstance(error, ProcessorFailed | ArithmeticError)
         detail = str(error) if known else "the engine failed in a decoding step"
@@ -360,3 +363,7 @@ class DecodeLoop:
         # The last step stays, however long it took.
         while record.end_ns - self._emitted[0][0] > _RATE_WINDOW_NS and len(self._emitted) > 1:
             self._emitted.popleft()
+
+
+def _log_failure(request_id: str, error: Exception) -> None:
+    log.error("request.failed", request_id=request_id, exc_info=error)

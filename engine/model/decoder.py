@@ -122,6 +122,8 @@ class Decoder:
     def _logits(self, hidden: Tensor, wanted: Tensor) -> Tensor:
         head = self._weights.head
         count = wanted.shape[0]
+        if count == 0:  # a step that only prefills
+            return hidden.new_empty(0, self.info.vocab_size)
         tiles = cover(count, head.row_tiles)
         chosen = hidden.index_select(0, self._padded(wanted, sum(tiles) - count))
         normed = self._norm(chosen, self._weights.final_norm)
