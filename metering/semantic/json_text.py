@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from enum import Enum, auto
 
+from metering.events import UnitState
 from metering.semantic.scanner import Scanner
 from metering.semantic.tiling import OVERSIZE, Tiling
 
@@ -89,6 +90,8 @@ class Json:
         """A number that the text stopped at is whole; what is open otherwise is a fragment."""
         if stopped and self._expect is Expect.NUMBER and _NUMBER.fullmatch(self._rest):
             self._end_scalar(tiling)
+        elif tiling.is_open:
+            tiling.close(UnitState.FRAGMENT, kind=self._kind())
 
     def copy(self) -> Json:
         """An independent scanner in the same state."""
@@ -215,9 +218,11 @@ class Json:
 
     def _end_scalar(self, tiling: Tiling) -> None:
         """A scalar is whole: the unit that leads to it closes."""
+        tiling.close(kind=self._kind())
+        self._expect = Expect.COMMA if self._stack else Expect.NOTHING
+
+    def _kind(self) -> str:
+        """What a scalar is here."""
         if not self._stack:
-            kind, self._expect = "value", Expect.NOTHING
-        else:
-            kind = "member" if self._stack[-1] == "{" else "element"
-            self._expect = Expect.COMMA
-        tiling.close(kind=kind)
+            return "value"
+        return "member" if self._stack[-1] == "{" else "element"

@@ -17,7 +17,7 @@ from metering.semantic.scanner import Scanner, width
 from metering.semantic.sentences import SPACES, SentenceEnd, goes_on
 from metering.semantic.tiling import Tiling
 
-HEAD_CHARS_MAX = 512  # a line whose kind is still open then is prose
+HEAD_CHARS_MAX = 256  # a line whose kind is still open then is prose
 
 _RULE = re.compile(r"([-*_=])[ \t]*(\1[ \t]*){2,}")
 _DELIMITER_ROW = re.compile(r"\|?[ \t:|-]*-[ \t:|-]*")
@@ -143,8 +143,8 @@ class Markdown:
         continues = (
             kind is LineKind.PROSE
             and tiling.is_open
-            and not self._sentence.ended
             and goes_on(head[0])
+            and not self._sentence.starts_another(head[0])
         )
         self._line = kind
         if not continues:

@@ -60,15 +60,10 @@ class SentenceEnd:
         self._digit_before = False
 
     @property
-    def ended(self) -> bool:
-        """Whether the sentence is over unless its next character denies it."""
-        return self._terminator != ""
-
-    @property
     def ended_for_certain(self) -> bool:
-        """As `ended`, for a text cut here: a number's digits may still follow its point."""
+        """Whether a text cut here ends the sentence: not where a number's digits may follow."""
         number = self._digit_before and self._terminator in FULL_STOPS and not self._after_space
-        return self.ended and not number
+        return self._terminator != "" and not number
 
     def starts_another(self, char: str) -> bool:
         """Whether this character, no white space, begins a new sentence. Changes nothing."""
