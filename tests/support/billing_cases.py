@@ -44,7 +44,7 @@ def tariff(**fields: Any) -> Tariff:
     if not fields:
         fields = {"input": {"per_million": "0.1"}, "output": {"per_million": "0.4"}}
     head = {"schema": "dflash.tariff/1", "name": "test", "title": "Test", "currency": "USD"}
-    return parse(head | fields)
+    return parse({**head, **fields})
 
 
 def unit(
