@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 from litestar.di import NamedDependency
+from litestar.params import PathParameter
 
 from dashboards.access import TenantDesk
 from dashboards.protocols import Host
 from dashboards.sessions import Viewer
 
+RECORD_ID = r"^[A-Za-z0-9_.:-]{1,128}$"
+
+PathId: TypeAlias = Annotated[str, PathParameter(pattern=RECORD_ID)]  # of a request or an item
 AHost: TypeAlias = NamedDependency[Host]  # host
 AViewer: TypeAlias = NamedDependency[Viewer]  # viewer, reviewer, operator: each closed to others
 ADesk: TypeAlias = NamedDependency[TenantDesk]  # desk: closed to all but the tenant's own keys

@@ -9,7 +9,7 @@ from typing import Any
 
 from litestar import MediaType, Response, get
 from litestar.exceptions import NotFoundException
-from litestar.params import FromPath, FromQuery
+from litestar.params import FromQuery
 from sqlalchemy import Connection
 
 from billing import queries as billing_queries
@@ -20,7 +20,7 @@ from billing.receipt_documents import epoch_us
 from dashboards import cursors
 from dashboards.billing.days import FirstDay, LastDay, presets, query, read_days
 from dashboards.billing.output import cut
-from dashboards.injected import ADesk, AHost
+from dashboards.injected import ADesk, AHost, PathId
 from dashboards.rendering import page, url
 from dashboards.sessions import PageRequest
 from metering import queries as metering_queries
@@ -111,7 +111,7 @@ def show_receipt(
     request: PageRequest,
     host: AHost,
     desk: ADesk,
-    request_id: FromPath[str],
+    request_id: PathId,
 ) -> Response[str]:
     """One request: what it cost and why, what it said unit by unit, and who vouches for it."""
     with snapshot(host.database) as connection:
@@ -133,7 +133,7 @@ def show_receipt(
 
 
 @get("/receipts/{request_id:str}/receipt.json", sync_to_thread=True)
-def signed_receipt(host: AHost, desk: ADesk, request_id: FromPath[str]) -> Response[bytes]:
+def signed_receipt(host: AHost, desk: ADesk, request_id: PathId) -> Response[bytes]:
     """The receipt and its adjustments, signed, as a file that `dflash receipt verify` takes."""
     with snapshot(host.database) as connection:
         envelope = receipts.receipt(connection, desk.tenant_id, request_id)

@@ -24,10 +24,12 @@ def show_statement(
     cursor: FromQuery[str | None] = None,
 ) -> Response[str]:
     """The ledger of the tenant's credit: grants, holds, releases, refunds."""
-    after = cursors.decode(cursor, int)
+    after = cursors.decode(cursor, cursors.SequencePosition)
     with snapshot(host.database) as connection:
         balance = balances.balance(connection, desk.tenant_id)
-        found = queries.statement(connection, desk.tenant_id, PAGE_SIZE + 1, after)
+        found = queries.statement(
+            connection, desk.tenant_id, PAGE_SIZE + 1, after.seq if after else None
+        )
     shown = found[:PAGE_SIZE]
     more = len(found) > PAGE_SIZE
     return page(
@@ -37,7 +39,7 @@ def show_statement(
         balance=balance,
         entries=shown,
         cursor=cursor,
-        next_url=url(f"/statement?cursor={cursors.encode(shown[-1].seq)}") if more else None,
+        next_url=url(f"/statement?cursor={cursors.encode((shown[-1].seq,))}") if more else None,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from litestar import Response, get, post
 from litestar.exceptions import NotFoundException
-from litestar.params import FromPath, FromQuery, QueryParameter
+from litestar.params import FromQuery, QueryParameter
 from litestar.response import Redirect
 from sqlalchemy import Connection
 
@@ -22,7 +22,7 @@ from billing.errors import InvalidVerdict, ReviewConflict, ReviewItemNotFound
 from billing.review_items import OPEN_STATES, ReviewItem, ReviewState, Verdict
 from dashboards import cursors
 from dashboards.billing.output import cut
-from dashboards.injected import AForm, AHost, AViewer
+from dashboards.injected import AForm, AHost, AViewer, PathId
 from dashboards.rendering import page, url
 from dashboards.sessions import PageRequest, notify
 from metering import clock
@@ -112,7 +112,7 @@ def show_item(
     request: PageRequest,
     host: AHost,
     reviewer: AViewer,
-    item_id: FromPath[str],
+    item_id: PathId,
 ) -> Response[str]:
     """One item: prompt, answer, unit by unit, and what has become of its fee."""
     now_us = clock.now_us()
@@ -142,7 +142,7 @@ def take_claim(
     host: AHost,
     reviewer: AViewer,
     form: AForm,
-    item_id: FromPath[str],
+    item_id: PathId,
 ) -> Redirect:
     """Claim an item for the length of a lease, or say why that can't be."""
     try:
@@ -171,7 +171,7 @@ def give_verdict(
     host: AHost,
     reviewer: AViewer,
     form: AForm,
-    item_id: FromPath[str],
+    item_id: PathId,
 ) -> Redirect:
     """Resolve a claimed item; its fee moves in the same transaction."""
     back = Redirect(url(f"/reviews/{item_id}"))

@@ -1,0 +1,126 @@
+"""Every page on both databases, with something on it and with nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from billing_cases import unit
+from browser_pages import World
+from litestar import Litestar
+from litestar.testing import TestClient
+from sqlalchemy import Engine
+
+from api.roles import Role
+from metering import clock
+from metering import requests as usage_requests
+from metering.database import transaction
+from metering.requests import AdmittedRequest
+
+TENANT_PAGES = ("/overview", "/receipts", "/statement")
+OPERATOR_PAGES = (
+    "/engine",
+    "/engine?hours=1",
+    "/engine?hours=168",
+    "/reviews",
+    "/reviews?state=claimed",
+    "/reviews?state=resolved",
+    "/reviews?state=lapsed",
+    "/reconciliation",
+)
+
+
+@pytest.fixture
+def world(database: Engine, tmp_path: Path) -> World:
+    return World(database, tmp_path)
+
+
+@pytest.fixture
+def client(world: World) -> Iterator[TestClient[Litestar]]:
+    with TestClient(world.app()) as opened:
+        yield opened
+
+
+def sign_in(client: TestClient[Litestar], key: str) -> None:
+    token = re.search(r'name="csrf_token" value="([^"]+)"', client.get("/dashboard/sign-in").text)
+    assert token is not None
+    client.post("/dashboard/sign-in", data={"key": key, "csrf_token": token[1]})
+
+
+@pytest.mark.parametrize("settled", [False, True], ids=["empty", "settled"])
+def test_every_page_can_be_made(world: World, client: TestClient[Litestar], settled: bool) -> None:
+    details: tuple[str, ...] = ()
+    items: tuple[str, ...] = ()
+    if settled:
+        request_id = world.settle(unit(8, tier="review"), unit(2, "fragment"), geo_mean="0.4000")
+        world.meter()
+        details = (f"/receipts/{request_id}", f"/receipts/{request_id}/receipt.json")
+        items = (f"/reviews/rev_{request_id}",)
+    sign_in(client, world.house.owner)
+    for path in (*TENANT_PAGES, "/receipts/keys.json", *details):
+        assert client.get(f"/dashboard{path}").status_code == 200, path
+    client.cookies.clear()
+    sign_in(client, world.house.operator)
+    for path in (*OPERATOR_PAGES, *items):
+        assert client.get(f"/dashboard{path}").status_code == 200, path
+
+
+def test_a_request_that_still_runs_has_a_page_and_no_receipt(
+    world: World, client: TestClient[Litestar]
+) -> None:
+    with transaction(world.database) as connection:
+        usage_requests.admit(
+            connection,
+            AdmittedRequest(
+                id="req_live",
+                tenant_id=world.house.tenant_id,
+                key_id=world.house.key_ids[Role.DEVELOPER],
+                model="tiny",
+                route="generate",
+                tariff_version_id="composite@1",
+                parameters={},
+                prompt={"prompt": "hello"},
+                input_tokens=1,
+                max_tokens=1,
+                max_cost_nano=None,
+                end_user=None,
+                tags=None,
+                test_mode=False,
+                started_at_us=clock.now_us(),
+            ),
+        )
+    sign_in(client, world.house.owner)
+    page = client.get("/dashboard/receipts/req_live").text
+    assert "a receipt follows when it does" in page
+    assert "still running" in page
+    assert client.get("/dashboard/receipts/req_live/receipt.json").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/overview?from=tomorrow", 400),
+        ("/overview?from=2026-02-02&to=2026-02-01", 400),
+        ("/receipts?cursor=nonsense", 404),
+        ("/statement?cursor=%C3%A9", 404),
+        ("/engine?hours=2", 404),
+        ("/engine?hours=x", 400),
+        ("/reviews?state=burnt", 404),
+        ("/reviews?cursor=nonsense", 404),
+        ("/reviews/rev_nobody", 404),
+        ("/reviews/%00", 400),
+        ("/receipts/%00", 400),
+        (f"/receipts/{'x' * 500}", 400),
+    ],
+)
+def test_an_address_that_makes_no_sense_is_refused_on_a_page(
+    world: World, client: TestClient[Litestar], path: str, status: int
+) -> None:
+    operator = path.startswith(("/engine", "/reviews"))
+    sign_in(client, world.house.operator if operator else world.house.owner)
+    answer = client.get(f"/dashboard{path}")
+    assert answer.status_code == status
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "Traceback" not in answer.text
