@@ -122,6 +122,8 @@ class Decoder:
     def _logits(self, hidden: Tensor, wanted: Tensor) -> Tensor:
         head = self._weights.head
         count = wanted.shape[0]
+        if count == 0:  # a chunk of a prompt that goes on in the next step
+            return hidden.new_empty((0, self.info.vocab_size))
         if count == 0:  # a step that only prefills
             return hidden.new_empty(0, self.info.vocab_size)
         tiles = cover(count, head.row_tiles)
