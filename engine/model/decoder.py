@@ -71,9 +71,9 @@ class Decoder:
         count = threads or len(os.sched_getaffinity(0))
         torch.set_num_threads(count)
         shape = file.header.model.architecture
+        storage = KvStorage(shape.layers, kv_tokens, shape.kv_heads, shape.head_dim, device)
         with torch.inference_mode():
             weights = load_weights(file, opened, torch.device(device))
-            storage = KvStorage(shape.layers, kv_tokens, shape.kv_heads, shape.head_dim, device)
             return cls(file.header, weights, storage, opened.name, count)
 
     @property
@@ -122,8 +122,6 @@ class Decoder:
     def _logits(self, hidden: Tensor, wanted: Tensor) -> Tensor:
         head = self._weights.head
         count = wanted.shape[0]
-        if count == 0:  # a chunk of a prompt that goes on in the next step
-            return hidden.new_empty((0, self.info.vocab_size))
         if count == 0:  # a step that only prefills
             return hidden.new_empty(0, self.info.vocab_size)
         tiles = cover(count, head.row_tiles)
