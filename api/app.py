@@ -93,6 +93,7 @@ def create_app(settings: Settings) -> Litestar:
         exception_handlers=exception_handlers,
         lifespan=[lifespan],
         request_max_body_size=settings.body_bytes_max,
+        logging_config=None,  # `api.logs` has configured it
         openapi_config=OpenAPIConfig(
             title="DFlash Gateway",
             version="1",

@@ -18,7 +18,11 @@ BUSY_TIMEOUT_MS = 10_000
 
 def open_database(url: str) -> Engine:
     """Open a database by SQLAlchemy URL (`sqlite:///path` or `postgresql+psycopg://...`)."""
-    database = create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
+    database = create_engine(
+        url,
+        pool_pre_ping=not url.startswith("sqlite"),
+        hide_parameters=True,  # prompts and hashes are nothing for an error log
+    )
     if database.dialect.name == "sqlite":
         event.listen(database, "connect", _configure_sqlite)
         event.listen(database, "begin", _begin_sqlite)

@@ -22,13 +22,10 @@ from metering.events import RequestSummary, UnitState
 from metering.protocols import CommittedBlock
 
 
-def read(
-    connection: Connection, tenant_id: str | None, request_id: str, *, content: bool = True
-) -> GenerationView:
+def read(connection: Connection, tenant_id: str | None, request_id: str) -> GenerationView:
     """The request with its receipt, if it has one; raises NotFound across tenants too.
 
-    A null `tenant_id` is an operator, who sees every tenant's. Without `content` the output is
-    left out: a key may read what was used and not what was said.
+    A null `tenant_id` is an operator, who sees every tenant's.
     """
     row = queries.request(connection, tenant_id, request_id)
     if row is None:
@@ -42,7 +39,7 @@ def read(
         model=row.model,
         status=row.status,
         finish_reason=row.finish_reason,
-        output=row.output if content else None,
+        output=row.output,
         usage=usage_view(summary) if summary else None,
         confidence=confidence_view(summary) if summary else None,
         drafting=drafting_view(summary) if summary else None,

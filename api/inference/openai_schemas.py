@@ -130,7 +130,7 @@ class ChatCompletionRequest(CompletionParameters, frozen=True, kw_only=True):
 class CompletionRequest(CompletionParameters, frozen=True, kw_only=True):
     """`POST /v1/completions`."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | list[Any]
     logprobs: int | None = None
     best_of: int | None = None
     echo: bool = False

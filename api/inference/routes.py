@@ -77,7 +77,7 @@ async def generate(
 @get(
     "/generations/{generation_id:str}",
     summary="Read a generation",
-    guards=[requires(Scope.READ_USAGE)],
+    guards=[requires(Scope.READ_CONTENT)],
     tags=["inference"],
     sync_to_thread=True,
 )
@@ -88,12 +88,7 @@ def generation(
 ) -> GenerationView:
     """The generation with its receipt and adjustments. Reading never bills."""
     with snapshot(database) as connection:
-        return read(
-            connection,
-            principal.tenant_id,
-            generation_id,
-            content=principal.may(Scope.READ_CONTENT),
-        )
+        return read(connection, principal.tenant_id, generation_id)
 
 
 def read_order(served: ServedModel, wire: GenerateRequest) -> Order:

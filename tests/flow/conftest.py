@@ -1,4 +1,8 @@
-"""A tiny random model served by the real gateway process, with a tenant that has credit."""
+"""A tiny random model served by the real gateway process, with tenants that have credit.
+
+One gateway serves all tests that leave it as they found it, each with a tenant of its own; what
+kills or configures a gateway takes a home of its own.
+"""
 
 from __future__ import annotations
 
@@ -15,35 +19,18 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_dfm(tmp_path_factory.mktemp("model") / "tiny.dfm")
 
 
-@pytest.fixture
-def home(tmp_path: Path, tiny_model: Path) -> GatewayHome:
-    home = GatewayHome(tmp_path / "home", tiny_model)
-    home.path.mkdir()
-    home.dflash("migrate")
-    return home
-
-
-@pytest.fixture
-def tenant(home: GatewayHome) -> Tenant:
-    return make_tenant(home)
-
-
-@pytest.fixture
-def gateway(home: GatewayHome, tenant: Tenant) -> Iterator[Gateway]:
+@pytest.fixture(scope="session")
+def gateway(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Gateway]:
+    home = GatewayHome.create(tmp_path_factory.mktemp("shared") / "home", tiny_model)
     with home.running() as running:
         yield running
 
 
-@pytest.fixture(scope="module")
-def shared_gateway(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Gateway]:
-    """One gateway for tests that leave nothing behind."""
-    home = GatewayHome(tmp_path_factory.mktemp("shared") / "home", tiny_model)
-    home.path.mkdir()
-    home.dflash("migrate")
-    with home.running() as running:
-        yield running
+@pytest.fixture
+def tenant(gateway: Gateway) -> Tenant:
+    return make_tenant(gateway.home)
 
 
-@pytest.fixture(scope="module")
-def shared_tenant(shared_gateway: Gateway) -> Tenant:
-    return make_tenant(shared_gateway.home)
+@pytest.fixture
+def own_home(tmp_path: Path, tiny_model: Path) -> GatewayHome:
+    return GatewayHome.create(tmp_path / "home", tiny_model)

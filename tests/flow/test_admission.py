@@ -12,8 +12,9 @@ BODY = {"prompt": "Tell me a story.", "max_tokens": 16, "seed": 1}
 
 
 def test_parallel_requests_against_credit_for_some_admit_no_more(
-    gateway: Gateway, home: GatewayHome
+    gateway: Gateway,
 ) -> None:
+    home = gateway.home
     rich = make_tenant(home)
     with gateway.client(rich.key) as client:
         quote = client.post("/estimate", json=BODY).raise_for_status().json()
@@ -99,9 +100,10 @@ def test_max_cost_cuts_the_answer_at_a_prefix_that_it_pays_for(
     gateway.home.dflash("reconcile")
 
 
-def test_rates_are_limited_per_key(home: GatewayHome, tenant: Tenant) -> None:
-    home.settings["DFLASH_REQUESTS_PER_MINUTE"] = "3"
-    with home.running() as gateway, gateway.client(tenant.key) as client:
+def test_rates_are_limited_per_key(own_home: GatewayHome) -> None:
+    tenant = make_tenant(own_home)
+    own_home.settings["DFLASH_REQUESTS_PER_MINUTE"] = "3"
+    with own_home.running() as gateway, gateway.client(tenant.key) as client:
         answers = [client.post("/generate", json=BODY) for _ in range(8)]
     limited = [a for a in answers if a.status_code == 429]
     assert limited

@@ -35,12 +35,12 @@ CASES: list[tuple[str, dict[str, Any], int, str | None]] = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_a_request_that_cannot_be_honoured_names_what_is_wrong(
-    shared_gateway: Gateway,
-    shared_tenant: Tenant,
+    gateway: Gateway,
+    tenant: Tenant,
     case: tuple[str, dict[str, Any], int, str | None],
 ) -> None:
     _, body, status, parameter = case
-    with shared_gateway.client(shared_tenant.key) as client:
+    with gateway.client(tenant.key) as client:
         answer = client.post("/generate", json=body)
         assert answer.status_code == status, answer.text
         assert answer.headers["content-type"].startswith("application/problem+json")
@@ -56,39 +56,37 @@ def test_a_request_that_cannot_be_honoured_names_what_is_wrong(
     [b"{", b"[]", b"", b"\xff\xfe", b'{"prompt": "a", "temperature": NaN}', b'"text"'],
 )
 def test_a_body_that_is_not_such_json_is_a_400(
-    shared_gateway: Gateway, shared_tenant: Tenant, body: bytes
+    gateway: Gateway, tenant: Tenant, body: bytes
 ) -> None:
-    with shared_gateway.client(shared_tenant.key) as client:
+    with gateway.client(tenant.key) as client:
         answer = client.post("/generate", content=body)
     assert answer.status_code == 400
     assert answer.headers["content-type"].startswith("application/problem+json")
 
 
-def test_a_body_beyond_the_limit_is_a_413(shared_gateway: Gateway, shared_tenant: Tenant) -> None:
-    with shared_gateway.client(shared_tenant.key) as client:
+def test_a_body_beyond_the_limit_is_a_413(gateway: Gateway, tenant: Tenant) -> None:
+    with gateway.client(tenant.key) as client:
         assert client.post("/generate", json={"prompt": "a" * (1 << 21)}).status_code == 413
 
 
 @pytest.mark.parametrize("key", [None, "nonsense", "dfk_live_0_wrong"])
-def test_without_a_living_key_there_is_no_answer(shared_gateway: Gateway, key: str | None) -> None:
-    with shared_gateway.client(key) as client:
+def test_without_a_living_key_there_is_no_answer(gateway: Gateway, key: str | None) -> None:
+    with gateway.client(key) as client:
         answer = client.post("/generate", json={"prompt": "a"})
     assert answer.status_code == 401
     assert "www-authenticate" in answer.headers
 
 
-def test_an_idempotency_key_must_be_one(shared_gateway: Gateway, shared_tenant: Tenant) -> None:
-    with shared_gateway.client(shared_tenant.key) as client:
+def test_an_idempotency_key_must_be_one(gateway: Gateway, tenant: Tenant) -> None:
+    with gateway.client(tenant.key) as client:
         answer = client.post(
             "/generate", json={"prompt": "a"}, headers={"idempotency-key": "x" * 300}
         )
     assert answer.status_code == 400
 
 
-def test_text_with_nul_and_odd_characters_is_served(
-    shared_gateway: Gateway, shared_tenant: Tenant
-) -> None:
-    with shared_gateway.client(shared_tenant.key) as client:
+def test_text_with_nul_and_odd_characters_is_served(gateway: Gateway, tenant: Tenant) -> None:
+    with gateway.client(tenant.key) as client:
         for prompt in ("a\x00b", "\u202eabc", "😀" * 20, "\r\n\t"):
             answer = client.post("/generate", json={"prompt": prompt, "max_tokens": 4})
             assert answer.status_code == 200, answer.text

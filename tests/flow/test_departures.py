@@ -8,8 +8,9 @@ import time
 from decimal import Decimal
 
 import httpx
+import psutil
 from flow_streams import events
-from gateway_process import Gateway, GatewayHome, Tenant
+from gateway_process import Gateway, GatewayHome, Tenant, make_tenant
 
 LONG = {"prompt": "Once upon a time", "max_tokens": 400, "seed": 3}
 
@@ -45,7 +46,8 @@ def test_a_client_that_leaves_mid_stream_pays_for_the_committed_blocks_only(
         assert view["usage"]["output_tokens"] >= sum(block["tokens"] for block in seen)
         assert view["usage"]["output_tokens"] < LONG["max_tokens"]
         assert view["output"].startswith("".join(block["text"] for block in seen))
-        assert view["receipt"]["receipt"]["output"]["tokens"] == view["usage"]["output_tokens"]
+        receipt = view["receipt"]["receipt"]
+        assert receipt["output"]["output_tokens"] == view["usage"]["output_tokens"]
         assert_nothing_held(client)
     gateway.home.dflash("reconcile")
 
@@ -93,8 +95,9 @@ def test_a_cancel_storm_leaves_no_hold_open(gateway: Gateway, tenant: Tenant) ->
 
 
 def test_after_kill_9_every_request_is_final_and_delivered_blocks_are_billed_once(
-    home: GatewayHome, tenant: Tenant
+    own_home: GatewayHome,
 ) -> None:
+    tenant = make_tenant(own_home)
     seen: dict[str, list[dict]] = {}
     enough = threading.Event()
 
@@ -114,7 +117,7 @@ def test_after_kill_9_every_request_is_final_and_delivered_blocks_are_billed_onc
         except httpx.TransportError:
             return
 
-    gateway = Gateway.start(home)
+    gateway = Gateway.start(own_home)
     threads = [threading.Thread(target=read, args=(gateway, seed)) for seed in range(4)]
     for thread in threads:
         thread.start()
@@ -123,25 +126,23 @@ def test_after_kill_9_every_request_is_final_and_delivered_blocks_are_billed_onc
     for thread in threads:
         thread.join()
 
-    with home.running() as restarted, restarted.client(tenant.key) as client:
+    with own_home.running() as restarted, restarted.client(tenant.key) as client:
         for request_id, blocks in seen.items():
             view = client.get(f"/generations/{request_id}").raise_for_status().json()
             assert view["status"] in {"failed", "completed"}
             assert view["output"].startswith("".join(block["text"] for block in blocks))
-            assert view["receipt"]["receipt"]["output"]["tokens"] >= sum(
+            assert view["receipt"]["receipt"]["output"]["output_tokens"] >= sum(
                 block["tokens"] for block in blocks
             )
         assert_nothing_held(client)
         receipts = client.get("/receipts").raise_for_status().json()["items"]
         assert len(receipts) == len(seen)
-    home.dflash("reconcile")
+    own_home.dflash("reconcile")
 
 
 def test_the_engine_process_dying_fails_its_requests_and_the_gateway_goes_on(
     gateway: Gateway, tenant: Tenant
 ) -> None:
-    import psutil
-
     with gateway.client(tenant.key) as client:
         with client.stream("POST", "/generate", json={**LONG, "stream": True}) as response:
             received = events(response)

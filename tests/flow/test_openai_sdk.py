@@ -11,10 +11,8 @@ from gateway_process import Gateway, Tenant
 
 
 @pytest.fixture
-def sdk(shared_gateway: Gateway, shared_tenant: Tenant) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(
-        base_url=f"{shared_gateway.url}/v1", api_key=shared_tenant.key, max_retries=0
-    ) as client:
+def sdk(gateway: Gateway, tenant: Tenant) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=tenant.key, max_retries=0) as client:
         yield client
 
 
@@ -111,11 +109,9 @@ def test_an_option_we_cannot_honour_is_refused_by_name(
     assert refused.value.body["type"] == "invalid_request_error"
 
 
-def test_errors_have_the_sdks_classes(
-    sdk: openai.OpenAI, model: str, shared_gateway: Gateway
-) -> None:
+def test_errors_have_the_sdks_classes(sdk: openai.OpenAI, model: str, gateway: Gateway) -> None:
     with pytest.raises(openai.NotFoundError):
         sdk.chat.completions.create(model="other", messages=[{"role": "user", "content": "x"}])
-    stranger = openai.OpenAI(base_url=f"{shared_gateway.url}/v1", api_key="no", max_retries=0)
+    stranger = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="no", max_retries=0)
     with pytest.raises(openai.AuthenticationError), stranger:
         stranger.models.list()

@@ -20,6 +20,15 @@ from pathlib import Path
 
 import httpx
 
+from api import keys, tenants
+from api.migrate import upgrade
+from api.roles import Role
+from billing import catalogue
+from billing.ledger import credits
+from billing.money import parse_nano
+from metering.clock import now_us
+from metering.database import open_database, transaction
+
 START_TIMEOUT_S = 60.0
 
 
@@ -38,6 +47,18 @@ class GatewayHome:
     model: Path
     database_url: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def create(cls, path: Path, model: Path, database_url: str | None = None) -> GatewayHome:
+        """A new home with a migrated database."""
+        path.mkdir(parents=True)
+        home = cls(path, model, database_url)
+        upgrade(home.resolved_database_url)
+        return home
+
+    @property
+    def resolved_database_url(self) -> str:
+        return self.database_url or f"sqlite:///{(self.path / 'gateway.db').resolve()}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -141,10 +162,16 @@ class Tenant:
 
 
 def make_tenant(home: GatewayHome, credit: str = "5", tariff: str = "composite") -> Tenant:
-    """A tenant with credit, a tariff and a developer key."""
-    created = home.json("tenant", "create", "Acme", "--tariff", tariff)
-    tenant_id = str(created["id"])
-    if credit != "0":
-        home.dflash("credit", "grant", tenant_id, credit)
-    key = home.json("key", "create", "--tenant", tenant_id, "--role", "developer", "--name", "test")
-    return Tenant(home, tenant_id, str(key["secret"]))
+    """A tenant with credit, a tariff and a developer key, written straight to the database."""
+    database = open_database(home.resolved_database_url)
+    try:
+        with transaction(database) as connection:
+            catalogue.install_shipped(connection)
+            tenant = tenants.create(connection, name="Acme", currency="USD")
+            catalogue.assign(connection, tenant.id, tariff, now_us())
+            if credit != "0":
+                credits.grant(connection, tenant.id, parse_nano(credit), f"test:{tenant.id}")
+            key = keys.create(connection, tenant_id=tenant.id, role=Role.DEVELOPER, name="test")
+    finally:
+        database.dispose()
+    return Tenant(home, tenant.id, key.secret)
