@@ -11,14 +11,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 def insert_once(connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
     """Insert a row unless one with its key exists; whether it was inserted."""
-    if connection.dialect.name == "sqlite":
-        return bool(
-            connection.execute(
-                sqlite.insert(table).values(values).on_conflict_do_nothing()
-            ).rowcount
-        )
-    return bool(
-        connection.execute(
-            postgresql.insert(table).values(values).on_conflict_do_nothing()
-        ).rowcount
-    )
+    # Asked by RETURNING: drivers do not agree on the row count of an INSERT.
+    key = list(table.primary_key)
+    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    statement = insert(table).values(values).on_conflict_do_nothing().returning(*key)
+    return connection.execute(statement).first() is not None

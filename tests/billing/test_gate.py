@@ -1,0 +1,197 @@
+"""The gate: a hold always covers what was committed, within max_cost and credit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from billing_cases import summary, tariff, unit
+from billing_world import FAR_US, add_request, add_tenant, balances, books_balance, hold_state
+from sqlalchemy import Connection, Engine, update
+
+from billing.errors import CostCeilingTooLow, HoldConflict, InsufficientCredit
+from billing.gate import HoldGate
+from billing.ledger import holds
+from billing.money import format_nano
+from billing.quotes import worst_case
+from metering.database import transaction
+from metering.events import EndedBy, RequestSummary
+from metering.protocols import Cover
+from metering.tables import tenants
+
+# 100 nano a prompt token; 400 an output token, 500 in a fragment; up to 1,000 for joules a token.
+TERMS = tariff(
+    input={"per_million": "0.1"},
+    output={"per_million": "0.4", "units": {"fragment": "1.25"}},
+    energy={"per_million": {"estimated": "1"}, "cap_joules_per_token": "1"},
+    review={"fee": "0.01"},
+)
+INPUT = 20 * (100 + 1_000)
+TOKEN = 500 + 1_000  # the most that one output token costs
+FEE = 10_000_000
+
+
+@pytest.fixture
+def connection(database: Engine) -> Iterator[Connection]:
+    with transaction(database) as opened:
+        yield opened
+        books_balance(opened)
+
+
+def admitted(
+    connection: Connection,
+    *,
+    credit: int = 10**9,
+    lookahead: int = 8,
+    opt_in: bool = False,
+    **fields: Any,
+) -> HoldGate:
+    add_tenant(connection, credit=format_nano(credit), opt_in=opt_in, pays=TERMS)
+    gate = HoldGate(lookahead_tokens=lookahead)
+    gate.admit(connection, add_request(connection, **fields), expires_at_us=FAR_US)
+    return gate
+
+
+def stopped(*units: Any, **fields: Any) -> RequestSummary:
+    return summary(*units, ended_by=EndedBy.TENANT, **fields)
+
+
+def held(connection: Connection) -> int:
+    hold = holds.find(connection, "req_1")
+    assert hold is not None
+    return hold.amount_nano
+
+
+def test_the_first_hold_is_input_and_the_worst_case_of_the_first_tokens(
+    connection: Connection,
+) -> None:
+    admitted(connection)
+    assert held(connection) == INPUT + 8 * TOKEN == worst_case(TERMS, 20, 8, review=False)
+
+
+def test_the_first_hold_never_looks_beyond_max_tokens(connection: Connection) -> None:
+    admitted(connection, max_tokens=3)
+    assert held(connection) == INPUT + 3 * TOKEN
+
+
+def test_a_tenant_that_opted_in_holds_the_review_fee_too(connection: Connection) -> None:
+    admitted(connection, opt_in=True)
+    assert held(connection) == INPUT + 8 * TOKEN + FEE
+
+
+def test_a_max_cost_bounds_the_first_hold(connection: Connection) -> None:
+    admitted(connection, max_cost_nano=INPUT + 2 * TOKEN)
+    assert held(connection) == INPUT + 2 * TOKEN
+
+
+def test_a_max_cost_that_covers_no_token_is_refused_before_anything_is_held(
+    connection: Connection,
+) -> None:
+    with pytest.raises(CostCeilingTooLow) as refusal:
+        admitted(connection, max_cost_nano=INPUT + TOKEN - 1)
+    assert refusal.value.needed_nano == INPUT + TOKEN
+    assert refusal.value.ceiling_nano == INPUT + TOKEN - 1
+    assert "holds" not in balances(connection)
+
+
+def test_no_max_cost_is_no_limit_and_zero_is_one(connection: Connection) -> None:
+    gate = admitted(connection, max_cost_nano=None)
+    with pytest.raises(CostCeilingTooLow):
+        gate.admit(
+            connection, add_request(connection, "req_2", max_cost_nano=0), expires_at_us=FAR_US
+        )
+
+
+def test_an_admission_that_credit_does_not_cover_is_refused(connection: Connection) -> None:
+    with pytest.raises(InsufficientCredit) as refusal:
+        admitted(connection, credit=INPUT + 8 * TOKEN - 1)
+    assert refusal.value.needed_nano == INPUT + 8 * TOKEN
+    assert refusal.value.available_nano == INPUT + 8 * TOKEN - 1
+    assert hold_state(connection) is None
+
+
+def test_what_the_hold_covers_changes_nothing(connection: Connection) -> None:
+    gate = admitted(connection)
+    before = balances(connection)
+    assert gate.cover(connection, stopped(unit(7, "fragment"))) is Cover.COVERED
+    assert balances(connection) == before
+
+
+def test_a_hold_that_runs_short_is_raised_ahead(connection: Connection) -> None:
+    gate = admitted(connection)
+    assert gate.cover(connection, stopped(unit(9, "fragment"))) is Cover.COVERED
+    assert held(connection) == INPUT + (9 + 8) * TOKEN
+
+
+def test_near_the_end_the_hold_is_raised_only_to_max_tokens(connection: Connection) -> None:
+    gate = admitted(connection, max_tokens=10)
+    assert gate.cover(connection, stopped(unit(9, "fragment"))) is Cover.COVERED
+    assert held(connection) == INPUT + 10 * TOKEN
+
+
+def test_units_that_closed_no_longer_need_the_fragments_premium(connection: Connection) -> None:
+    gate = admitted(connection)
+    so_far = stopped(unit(8), unit(1, "fragment"))
+    assert gate.cover(connection, so_far) is Cover.COVERED
+    assert held(connection) == INPUT + 8 * (400 + 1_000) + 9 * TOKEN
+
+
+def test_max_cost_is_the_tenants_limit_and_leaves_the_hold_alone(connection: Connection) -> None:
+    gate = admitted(connection, max_cost_nano=INPUT + 10 * TOKEN)
+    assert gate.cover(connection, stopped(unit(11, "fragment"))) is Cover.MAX_COST
+    assert held(connection) == INPUT + 8 * TOKEN
+    assert gate.cover(connection, stopped(unit(10, "fragment"))) is Cover.COVERED
+    assert held(connection) == INPUT + 10 * TOKEN
+
+
+def test_credit_is_the_operators_limit_and_leaves_the_hold_alone(connection: Connection) -> None:
+    gate = admitted(connection, credit=INPUT + 10 * TOKEN)
+    before = balances(connection)
+    assert gate.cover(connection, stopped(unit(11, "fragment"))) is Cover.CREDIT
+    assert balances(connection) == before
+    assert gate.cover(connection, stopped(unit(10, "fragment"))) is Cover.COVERED
+    assert balances(connection) == {"holds": INPUT + 10 * TOKEN}
+
+
+def test_output_is_cut_at_the_longest_prefix_that_credit_covers(connection: Connection) -> None:
+    gate = admitted(connection, credit=INPUT + 10 * TOKEN + TOKEN // 2)
+    covered = [
+        bool(gate.cover(connection, stopped(unit(tokens, "fragment")))) for tokens in range(20)
+    ]
+    assert covered == [True] * 11 + [False] * 9
+
+
+def test_a_late_opt_in_is_held_for_from_the_next_block_on(connection: Connection) -> None:
+    gate = admitted(connection)
+    connection.execute(update(tenants).values(review_opt_in=True))
+    assert gate.cover(connection, stopped(unit(1))) is Cover.COVERED
+    assert held(connection) >= INPUT + FEE
+
+
+def test_an_expired_hold_covers_nothing_more(connection: Connection) -> None:
+    gate = admitted(connection)
+    holds.expire(connection, FAR_US)
+    assert gate.cover(connection, stopped(unit(1))) is Cover.CREDIT
+    assert balances(connection) == {"tenant_credit": 10**9}
+
+
+def test_a_test_mode_request_holds_nothing_and_is_always_covered(connection: Connection) -> None:
+    gate = admitted(connection, credit=0, test_mode=True, max_cost_nano=0)
+    assert held(connection) == 0
+    assert gate.cover(connection, stopped(unit(90))) is Cover.COVERED
+    assert balances(connection) == {}
+
+
+def test_a_request_without_a_hold_is_an_error_and_not_free(connection: Connection) -> None:
+    gate = admitted(connection)
+    add_request(connection, "req_2")
+    with pytest.raises(HoldConflict):
+        gate.cover(connection, stopped(unit(1), request_id="req_2"))
+
+
+def test_energy_that_settles_late_is_covered_already(connection: Connection) -> None:
+    gate = admitted(connection)
+    so_far = stopped(unit(9, "fragment"))
+    assert gate.cover(connection, so_far) is Cover.COVERED
+    assert held(connection) >= INPUT + 9 * TOKEN

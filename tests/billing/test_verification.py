@@ -1,0 +1,257 @@
+"""Receipts checked offline: every lie is named."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from billing_cases import ENGINE, energy, nothing_emitted, summary, unit
+
+from billing.catalogue import TariffVersion
+from billing.errors import InvalidReceipt, ReceiptFault
+from billing.rating import rate
+from billing.receipt_documents import ReviewTerms, epoch_us, iso, receipt_document
+from billing.signing import ALGORITHM, Signer
+from billing.tariffs import document_sha256, shipped
+from billing.verification import verify, verify_adjustment
+from metering.events import RequestSummary
+
+TERMS = shipped()["composite"]
+VERSION = TariffVersion(
+    "composite@1", "composite", 1, "USD", TERMS, document_sha256(TERMS), 0, None
+)
+ISSUED_US = 1_790_000_002_000_000
+
+Envelope = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def signer(tmp_path_factory: pytest.TempPathFactory) -> Signer:
+    return Signer.open(tmp_path_factory.mktemp("keys") / "receipt.pem")
+
+
+def sign(signer: Signer, document: dict[str, Any], name: str = "receipt") -> Envelope:
+    sealed = signer.seal(document)
+    signature = {"kid": sealed.kid, "alg": ALGORITHM, "value": sealed.signature}
+    return {name: json.loads(sealed.text), "signature": signature, "sha256": sealed.sha256}
+
+
+def receipt_of(request: RequestSummary) -> dict[str, Any]:
+    return receipt_document(
+        request,
+        VERSION,
+        rate(request, TERMS, review_fee=False).lines,
+        engine=ENGINE,
+        review=ReviewTerms("audit", 250_000_000, "operator"),
+        test_mode=False,
+        issued_at_us=ISSUED_US,
+    )
+
+
+@pytest.fixture
+def envelope(signer: Signer) -> Envelope:
+    return sign(signer, receipt_of(summary(unit(8, kind="header"), unit(2, "fragment", "review"))))
+
+
+def test_a_receipt_proves_itself_with_nothing_but_the_public_keys(
+    signer: Signer, envelope: Envelope
+) -> None:
+    verified = verify(json.loads(json.dumps(envelope)), signer.key_set())
+    assert verified.request_id == "req_1"
+    assert verified.kid == signer.kid
+    assert verified.issued_at_us == ISSUED_US
+    assert (
+        verified.total_nano
+        == rate(
+            summary(unit(8, kind="header"), unit(2, "fragment", "review")), TERMS, review_fee=False
+        ).total_nano
+    )
+
+
+def test_a_receipt_says_what_was_generated_how_surely_and_for_how_many_joules(
+    envelope: Envelope,
+) -> None:
+    receipt = envelope["receipt"]
+    assert receipt["output"]["sha256"] == "cd" * 32
+    assert receipt["units"] == {
+        "segmenter": "units/1+ts-python@0.25.0",
+        "complete": 1,
+        "fragment": 1,
+        "groups": [
+            {"kind": "header", "state": "complete", "tier": "standard", "count": 1, "tokens": 8},
+            {"kind": "sentence", "state": "fragment", "tier": "review", "count": 1, "tokens": 2},
+        ],
+    }
+    assert receipt["confidence"]["geo_mean"] == "0.9600"
+    assert receipt["information_bits"] == "7.5"
+    assert receipt["energy"] == {
+        "class": "estimated",
+        "joules": "12.3",
+        "source": "cpu_time",
+        "scope": "process",
+        "method": "affine-shapley/1",
+        "uncertainty_pct": 30,
+    }
+    assert receipt["engine"] == {
+        "backend": "fp32",
+        "device": "cpu",
+        "instruction_set": "AVX2",
+        "thread_count": 2,
+        "batch_invariant": True,
+    }
+    assert receipt["drafting"]["draft_hit_rate"] == "0.5000"
+    assert receipt["tariff"]["sha256"] == document_sha256(TERMS)
+
+
+def test_what_is_missing_is_null_and_never_zero(signer: Signer) -> None:
+    silent = nothing_emitted(energy=energy("unavailable", None))
+    receipt = sign(signer, receipt_of(silent))["receipt"]
+    assert receipt["confidence"] is None
+    assert receipt["information_bits"] is None
+    assert receipt["energy"]["joules"] is None
+    assert receipt["drafting"]["draft_hit_rate"] is None
+
+
+def test_a_receipt_holds_no_float_and_nothing_secret(envelope: Envelope) -> None:
+    def leaves(value: Any) -> list[Any]:
+        if isinstance(value, dict):
+            return [leaf for part in value.values() for leaf in leaves(part)]
+        if isinstance(value, list):
+            return [leaf for part in value for leaf in leaves(part)]
+        return [value]
+
+    receipt = envelope["receipt"]
+    assert not [leaf for leaf in leaves(receipt) if isinstance(leaf, float)]
+    assert 12_345_678 not in leaves(receipt)  # the joules that were not shown
+    text = json.dumps(receipt)
+    for secret in ("key_1", "hello", "PRIVATE", "4242"):
+        assert secret not in text
+
+
+def rehash(envelope: Envelope) -> None:
+    import hashlib
+
+    import rfc8785
+
+    envelope["sha256"] = hashlib.sha256(rfc8785.dumps(envelope["receipt"])).hexdigest()
+
+
+def set_total(envelope: Envelope) -> None:
+    envelope["receipt"]["total"] = "0"
+
+
+def set_total_and_hash(envelope: Envelope) -> None:
+    set_total(envelope)
+    rehash(envelope)
+
+
+def set_joules(envelope: Envelope) -> None:
+    envelope["receipt"]["energy"]["joules"] = "0.1"
+    rehash(envelope)
+
+
+@pytest.mark.parametrize(
+    ("forge", "fault"),
+    [
+        (set_total, ReceiptFault.WRONG_HASH),
+        (set_total_and_hash, ReceiptFault.BAD_SIGNATURE),
+        (set_joules, ReceiptFault.BAD_SIGNATURE),
+        (lambda e: e.update(sha256="00" * 32), ReceiptFault.WRONG_HASH),
+        (lambda e: e.update(sha256=None), ReceiptFault.MALFORMED),
+        (lambda e: e["signature"].update(value="AAAA"), ReceiptFault.BAD_SIGNATURE),
+        (lambda e: e["signature"].update(value=7), ReceiptFault.MALFORMED),
+        (lambda e: e["signature"].update(kid="ed25519-0000"), ReceiptFault.UNKNOWN_KEY),
+        (lambda e: e["signature"].update(kid=None), ReceiptFault.MALFORMED),
+        (lambda e: e["signature"].update(alg="none"), ReceiptFault.UNSUPPORTED_ALGORITHM),
+        (lambda e: e["signature"].pop("alg"), ReceiptFault.MALFORMED),
+        (lambda e: e.pop("signature"), ReceiptFault.MALFORMED),
+        (lambda e: e.pop("receipt"), ReceiptFault.MALFORMED),
+        (lambda e: e.update(receipt=[]), ReceiptFault.MALFORMED),
+        (lambda e: e["receipt"].pop("issued_at"), ReceiptFault.MALFORMED),
+        (lambda e: e["receipt"].update(issued_at="yesterday"), ReceiptFault.MALFORMED),
+        (lambda e: e["receipt"].update(issued_at="2026-01-01T00:00:00"), ReceiptFault.MALFORMED),
+        (lambda e: e["receipt"].update(extra=float("nan")), ReceiptFault.MALFORMED),
+        (lambda e: e["receipt"].update(extra=2**60), ReceiptFault.MALFORMED),
+    ],
+)
+def test_every_forgery_is_refused_by_its_name(
+    signer: Signer, envelope: Envelope, forge: Callable[[Envelope], object], fault: ReceiptFault
+) -> None:
+    forged = copy.deepcopy(envelope)
+    forge(forged)
+    with pytest.raises(InvalidReceipt) as refusal:
+        verify(forged, signer.key_set())
+    assert refusal.value.reason is fault
+
+
+@pytest.mark.parametrize("nonsense", [None, [], "receipt", 7, {}])
+def test_what_is_no_envelope_is_malformed(signer: Signer, nonsense: Any) -> None:
+    with pytest.raises(InvalidReceipt) as refusal:
+        verify(nonsense, signer.key_set())
+    assert refusal.value.reason is ReceiptFault.MALFORMED
+
+
+@pytest.mark.parametrize("keys", [None, [], {}, {"keys": 3}, {"keys": [3]}, {"keys": [{}]}])
+def test_what_is_no_key_set_is_malformed(envelope: Envelope, keys: Any) -> None:
+    with pytest.raises(InvalidReceipt) as refusal:
+        verify(envelope, keys)
+    assert refusal.value.reason is ReceiptFault.MALFORMED
+
+
+def test_another_issuers_key_of_the_same_name_proves_nothing(
+    envelope: Envelope, tmp_path: Path
+) -> None:
+    stranger = Signer.open(tmp_path / "other.pem").key_set()
+    stranger["keys"][0]["kid"] = envelope["signature"]["kid"]
+    with pytest.raises(InvalidReceipt) as refusal:
+        verify(envelope, stranger)
+    assert refusal.value.reason is ReceiptFault.BAD_SIGNATURE
+
+
+def test_a_retired_key_still_vouches_for_what_it_signed_before(
+    signer: Signer, envelope: Envelope
+) -> None:
+    keys = signer.key_set()
+    keys["keys"][0]["retired_at_us"] = ISSUED_US
+    verify(envelope, keys)
+    keys["keys"][0]["retired_at_us"] = ISSUED_US - 1
+    with pytest.raises(InvalidReceipt) as refusal:
+        verify(envelope, keys)
+    assert refusal.value.reason is ReceiptFault.RETIRED_KEY
+
+
+def test_a_signed_receipt_whose_lines_do_not_add_up_is_refused(signer: Signer) -> None:
+    document = receipt_of(summary())
+    document["total"] = "1"
+    with pytest.raises(InvalidReceipt) as refusal:
+        verify(sign(signer, document), signer.key_set())
+    assert refusal.value.reason is ReceiptFault.LINES_DO_NOT_SUM
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("schema", "dflash.receipt/9"), ("total", "free"), ("lines", None)]
+)
+def test_a_signed_document_that_is_no_receipt_is_malformed(
+    signer: Signer, name: str, value: Any
+) -> None:
+    document = receipt_of(summary()) | {name: value}
+    with pytest.raises(InvalidReceipt) as refusal:
+        verify(sign(signer, document), signer.key_set())
+    assert refusal.value.reason is ReceiptFault.MALFORMED
+
+
+def test_a_receipt_never_passes_for_an_adjustment(signer: Signer) -> None:
+    signed = sign(signer, receipt_of(summary()), "adjustment")
+    with pytest.raises(InvalidReceipt) as refusal:
+        verify_adjustment(signed, signer.key_set())
+    assert refusal.value.reason is ReceiptFault.MALFORMED
+
+
+@pytest.mark.parametrize("at_us", [0, 1, ISSUED_US, 1_790_000_002_999_999])
+def test_times_are_exact_to_the_microsecond(at_us: int) -> None:
+    assert epoch_us(iso(at_us)) == at_us
+    assert len(iso(at_us)) == 27
