@@ -1,0 +1,39 @@
+"""`dflash units explain`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from metering.cli import units
+
+
+def test_units_are_shown_with_kind_state_and_place(tmp_path: Path) -> None:
+    path = tmp_path / "text.md"
+    path.write_text("# Title\nOne. Tw")
+    shown = CliRunner().invoke(units, ["explain", str(path), "--cut"])
+    assert shown.exit_code == 0
+    lines = [line.split() for line in shown.output.splitlines()]
+    assert lines[0] == ["heading", "0-8", "#", r"Title\n"]
+    assert lines[2][:3] == ["sentence", "13-15", "fragment"]
+    assert lines[3][:2] == ["3", "units"]
+
+
+def test_units_are_written_as_json_lines() -> None:
+    shown = CliRunner().invoke(units, ["explain", "-", "--json"], input=b"One. B\xff")
+    first, second = (json.loads(line) for line in shown.output.splitlines())
+    assert (first["kind"], first["state"], first["text"]) == ("sentence", "complete", "One. ")
+    assert (second["byte_start"], second["byte_end"], second["text"]) == (5, 7, "B\ufffd")
+
+
+def test_a_missing_file_is_a_usage_error() -> None:
+    assert CliRunner().invoke(units, ["explain", "no such file"]).exit_code == 2
+
+
+def test_the_command_loads_no_torch(tmp_path: Path) -> None:
+    code = "import sys, metering.cli, metering.recorder; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode == 0
