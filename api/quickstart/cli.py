@@ -11,11 +11,11 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import click
-import httpx
 from rich.console import Console
 
 from api import migrate
 from api.quickstart import demo, server
+from api.quickstart.client import ask
 from api.quickstart.demo import Demo
 from api.quickstart.receipt_page import render
 from api.quickstart.server import QuickstartFailed, Server
@@ -28,8 +28,6 @@ from engine.errors import ModelNotFound
 from metering.database import open_database
 
 QUESTION = "Write a Python function that says whether a number is prime."
-MAX_TOKENS = 160
-ANSWER_TIMEOUT_S = 300.0
 TERMINATED = 143  # 128 + SIGTERM, as a shell reports it
 
 
@@ -82,14 +80,19 @@ def _demonstrate(
             server.await_ready(
                 running, lambda waited: status.update(f"starting the gateway ({waited:.0f} s)")
             )
-        with progress.status("the model is answering"):
-            answer, keys = _ask(running, tenant)
-        envelope = answer["receipt"]
+        with progress.status("the model is reading") as status:
+            answer = ask(
+                running.url,
+                tenant.key,
+                QUESTION,
+                lambda tokens: status.update(f"the model is answering ({tokens} tokens)"),
+            )
+        envelope = answer.generation["receipt"]
         try:
-            verify(envelope, keys)
+            verify(envelope, answer.keys)
         except InvalidReceipt as error:
             raise QuickstartFailed(f"the receipt does not verify: {error}") from error
-        page.print(render(QUESTION, answer))
+        page.print(render(QUESTION, answer.generation))
         if as_json:
             click.echo(json.dumps(envelope, separators=(",", ":")))
             sys.stdout.flush()
@@ -125,32 +128,6 @@ def _be_alone(database_url: str) -> None:
     finally:
         tenure.release()
         database.dispose()
-
-
-def _ask(running: Server, tenant: Demo) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One request and the keys to verify its receipt with, both over HTTP."""
-    order = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": MAX_TOKENS}
-    headers = {"authorization": f"Bearer {tenant.key}"}
-    with httpx.Client(base_url=running.url, headers=headers, timeout=ANSWER_TIMEOUT_S) as client:
-        try:
-            answered = client.post("/generate", json=order)
-            published = client.get("/receipt-keys")
-        except httpx.HTTPError as error:
-            raise QuickstartFailed(
-                f"the gateway did not answer: {error or type(error).__name__};"
-                f" {server.last_line(running.log)}"
-            ) from error
-    for response in (answered, published):
-        if response.is_error:
-            raise QuickstartFailed(
-                f"{response.request.url.path} answered {response.status_code}: {response.text}"
-            )
-    answer: dict[str, Any] = answered.json()
-    if answer["status"] != "completed" or not answer["receipt"]:
-        raise QuickstartFailed(
-            f"the request ended as {answer['status']}; {server.last_line(running.log)}"
-        )
-    return answer, published.json()
 
 
 def _welcome(page: Console, running: Server, tenant: Demo) -> None:
