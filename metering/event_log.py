@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, Insert, select
@@ -41,7 +42,7 @@ def append(connection: Connection, events: Sequence[UsageEvent]) -> None:
         }
         for event in events
     ]
-    inserted = connection.execute(_insert_ignoring(connection), rows).rowcount
+    inserted = connection.execute(_insert_ignoring(connection.dialect.name), rows).rowcount
     if inserted != len(rows):
         _check_equal(connection, events)
 
@@ -56,9 +57,10 @@ def of_request(connection: Connection, request_id: str) -> list[Body]:
     return [bodies.read(EventKind(kind), body) for kind, body in rows]
 
 
-def _insert_ignoring(connection: Connection) -> Insert:
+@cache
+def _insert_ignoring(dialect: str) -> Insert:
     keys: dict[str, Any] = {"index_elements": ["tenant_id", "source", "id"]}
-    if connection.dialect.name == "postgresql":
+    if dialect == "postgresql":
         return postgresql_insert(usage_events).on_conflict_do_nothing(**keys)
     return sqlite_insert(usage_events).on_conflict_do_nothing(**keys)
 

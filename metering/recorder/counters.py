@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Insert
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
+from sqlalchemy.sql.elements import KeyedColumnElement
 
 from metering.clock import now_us
 from metering.tables import engine_counters
@@ -55,13 +59,23 @@ def add(connection: Connection, counts: Counts) -> None:
         | {name: getattr(more, name) for name in _NAMES}
         for epoch, more in counts.by_epoch.items()
     ]
-    insert = postgresql_insert if connection.dialect.name == "postgresql" else sqlite_insert
-    statement = insert(engine_counters)
-    added = {name: engine_counters.c[name] + statement.excluded[name] for name in _NAMES}
-    connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=["engine_epoch"],
-            set_=added | {"updated_at_us": statement.excluded.updated_at_us},
-        ),
-        rows,
+    connection.execute(_upsert(connection.dialect.name), rows)
+
+
+@cache
+def _upsert(dialect: str) -> Insert:
+    if dialect == "postgresql":
+        inserted = postgresql_insert(engine_counters)
+        return inserted.on_conflict_do_update(
+            index_elements=["engine_epoch"], set_=_sums(inserted.excluded)
+        )
+    upserted = sqlite_insert(engine_counters)
+    return upserted.on_conflict_do_update(
+        index_elements=["engine_epoch"], set_=_sums(upserted.excluded)
     )
+
+
+def _sums(new: ReadOnlyColumnCollection[str, KeyedColumnElement[Any]]) -> dict[str, Any]:
+    """What is stored, and what comes to it."""
+    sums: dict[str, Any] = {name: engine_counters.c[name] + new[name] for name in _NAMES}
+    return sums | {"updated_at_us": new["updated_at_us"]}
