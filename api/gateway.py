@@ -32,7 +32,7 @@ from billing.signing import Signer
 from engine.dfm.catalogue import resolve
 from engine.errors import EngineError
 from engine.process import EngineProcess
-from engine.records import EngineStats
+from engine.records import EngineInfo, EngineStats
 from engine.tokenizer import Tokenizer
 from metering.clock import now_us
 from metering.database import open_database, transaction
@@ -70,7 +70,10 @@ class Gateway:
             audit_sample_rate=settings.audit_sample_rate,
         )
         self.engine: EngineClient = EngineProcess(
-            model_path, settings.engine_config(), self.recorder
+            model_path,
+            settings.engine_config(),
+            self.recorder,
+            on_replaced=self._record_engine,
         )
         self.admission = Admission(
             self.database, self.gate, settings.requests_per_minute, settings.hold_lifetime_s
@@ -96,15 +99,13 @@ class Gateway:
             self.signer.register(connection)
         self.engine.start()
         info = self.engine.info
-        self._settlement.engine_info = info
+        self._record_engine(info)
         self.served = ServedModel(
             name=info.model,
             tokenizer=self.tokenizer,
             context_length=info.context_length,
             max_tokens_default=self.settings.max_tokens_default,
         )
-        meter = open_meter(self.settings.energy_settings(), info.pid, info.device)
-        self.recorder.attach(self.engine, meter, info)
         recovered = self.recorder.recover()
         if recovered:
             log.warning("requests.recovered", count=recovered)
@@ -169,6 +170,12 @@ class Gateway:
             self.recorder.refuse(request_id, str(error))
             raise
         return Live(request_id, stream)
+
+    def _record_engine(self, info: EngineInfo) -> None:
+        """Receipts name this engine from now on, and its process is the one that is metered."""
+        self._settlement.engine_info = info
+        meter = open_meter(self.settings.energy_settings(), info.pid, info.device)
+        self.recorder.attach(self.engine, meter, info)
 
     def _abandon(self, work: asyncio.Future[Live | Replay]) -> None:
         if work.exception() is None and isinstance(live := work.result(), Live):

@@ -38,8 +38,15 @@ class EngineProcess:
     """Keeps one engine process running. Safe to use from any thread."""
 
     def __init__(
-        self, model_path: Path | str, config: EngineConfig, observer: StepObserver
+        self,
+        model_path: Path | str,
+        config: EngineConfig,
+        observer: StepObserver,
+        *,
+        on_replaced: Callable[[EngineInfo], None] | None = None,
     ) -> None:
+        """`on_replaced` hears of a new child before that takes its first request."""
+        self._on_replaced = on_replaced
         self._start = wire.Start(str(Path(model_path).absolute()), config)
         self._delivery = StepDelivery(observer, on_failure=self._observer_lost)
         self._changed = Lock()
@@ -115,6 +122,8 @@ class EngineProcess:
                     log.error("engine.restart_failed", error=str(error))
                     pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
                     continue
+                if self._on_replaced is not None:
+                    self._on_replaced(replacement.info)
                 pause_s = _FIRST_PAUSE_S
                 with self._changed:
                     self._child = replacement

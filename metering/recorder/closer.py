@@ -44,10 +44,14 @@ class Closer:
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
     def start(self, books: EnergyBooks, energy_wait_s: float) -> None:
-        """Begin to end requests, each at most so long after its finish if its energy is late."""
+        """Begin to end requests, each at most so long after its finish if its energy is late.
+
+        Called again, it goes on with other books.
+        """
         self._books = books
         self._energy_wait_ns = round(energy_wait_s * 1e9)
-        self._thread.start()
+        if not self._thread.is_alive():
+            self._thread.start()
 
     def wake(self) -> None:
         """Something has finished."""

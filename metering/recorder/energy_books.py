@@ -37,6 +37,7 @@ class EnergyBooks:
         self._writer = writer
         self._windows = WindowCloser(meter, meter.costs)
         self._written_ns = 0
+        self._closed = False
 
     @property
     def provenance(self) -> Provenance:
@@ -78,6 +79,8 @@ class EnergyBooks:
         if not self._meter.available:
             return
         with self._writer:
+            if self._closed:
+                return
             self._windows.settle(self._live.is_metered)
             if now_ns - self._written_ns < WRITE_NS:
                 return
@@ -116,6 +119,7 @@ class EnergyBooks:
 
     def close(self) -> None:
         """Account for everything until now, and let go of the meter."""
+        self._closed = True
         try:
             if self._meter.available:
                 with self._writer:

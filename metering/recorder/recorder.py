@@ -83,18 +83,25 @@ class Recorder:
         self._unknown_records = 0
 
     def attach(self, canceller: RequestCanceller, meter: EnergyMeter, info: EngineInfo) -> None:
-        """Begin to record what this engine does; starts the meter, which is the recorder's now."""
-        self._canceller = canceller
-        self._books = EnergyBooks(self._database, self._live, meter, self._writer)
-        self._surroundings = Surroundings(
-            live=self._live,
-            gate=self._gate,
-            vocab_size=info.vocab_size,
-            provenance=meter.provenance,
-            energy_so_far_uj=self._books.so_far_uj,
-        )
-        meter.start()
-        self._closer.start(self._books, self._energy_wait_s)
+        """Begin to record what this engine does; starts the meter, which is the recorder's now.
+
+        Called again when the engine's process was replaced: the former meter, which may have
+        watched that process, is settled and closed.
+        """
+        with self._writer:
+            if self._books is not None:
+                self._books.close()
+            self._canceller = canceller
+            self._books = EnergyBooks(self._database, self._live, meter, self._writer)
+            self._surroundings = Surroundings(
+                live=self._live,
+                gate=self._gate,
+                vocab_size=info.vocab_size,
+                provenance=meter.provenance,
+                energy_so_far_uj=self._books.so_far_uj,
+            )
+            meter.start()
+            self._closer.start(self._books, self._energy_wait_s)
 
     def close(self) -> None:
         """Settle what has ended, write what is settled, and stop. The engine is closed before."""

@@ -158,5 +158,6 @@ def test_the_engine_process_dying_fails_its_requests_and_the_gateway_goes_on(
             time.sleep(0.1)
         again = client.post("/generate", json={**LONG, "max_tokens": 8})
         assert again.raise_for_status().json()["status"] == "completed"
+        assert again.json()["usage"]["energy_class"] == "estimated"
         assert_nothing_held(client)
     gateway.home.dflash("reconcile")
