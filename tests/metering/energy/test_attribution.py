@@ -111,3 +111,9 @@ def test_apportion_rounds_by_largest_remainder(
     total: int, weights: dict[str, int], shares: dict[str, int]
 ) -> None:
     assert apportion(total, weights) == shares
+
+
+def test_the_example_of_the_readme() -> None:
+    claims = [claim("A", Work(prefill_tokens=12)), claim("B", Work(verified_nodes=2))]
+    shares = split(1_000_000, claims, DEFAULT_COSTS)
+    assert (shares["A"], shares["B"]) == (647_059, 352_941)
