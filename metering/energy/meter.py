@@ -20,6 +20,7 @@ from metering.events import EnergyClass
 
 log = structlog.get_logger(__name__)
 
+CLOSE_TIMEOUT_S = 5.0  # a driver that hangs is left behind
 RETRY_PERIODS_MAX = 100  # a lost source is asked ever more rarely, at most so many periods apart
 
 
@@ -42,12 +43,14 @@ class EnergyMeter:
         self.costs = costs  # by which a step's energy is split
         self._source = source
         self._period_s = period_ms / 1000
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the curves
+        self._reading = threading.Lock()  # one reading at a time; a slow driver holds up no curve
         self._id = uuid_utils.uuid7().hex
         self._epochs = 0
         self._curves: list[Curve] = []  # the last one is being written
         self._unchanged: Reading | None = None  # of a coarse counter, until it first moves
         self._lost_periods = 0
+        self._closed = False
         self._stopping = threading.Event()
         self._sampler = threading.Thread(target=self._run, name="energy-sampler", daemon=True)
 
@@ -94,9 +97,13 @@ class EnergyMeter:
         """Stop sampling and let go of the source. Idempotent."""
         self._stopping.set()
         if self._sampler.is_alive():
-            self._sampler.join()
-        with self._lock:
-            self._source.close()
+            self._sampler.join(CLOSE_TIMEOUT_S)
+        if self._reading.acquire(timeout=CLOSE_TIMEOUT_S):
+            with self._lock:
+                if not self._closed:
+                    self._closed = True
+                    self._source.close()
+            self._reading.release()
 
     def sample_now(self) -> None:
         """Take a reading at once, if the source can be read at will; otherwise do nothing."""
@@ -105,7 +112,9 @@ class EnergyMeter:
 
     def sample(self) -> None:
         """Take a reading. A source that doesn't answer leaves the curve where it is."""
-        with self._lock:
+        with self._reading:
+            if self._closed:
+                return
             try:
                 reading = self._source.read()
             except SourceUnavailable as error:
@@ -114,7 +123,8 @@ class EnergyMeter:
                 self._lost_periods = min(2 * self._lost_periods + 1, RETRY_PERIODS_MAX)
                 return
             self._lost_periods = 0
-            self._take(reading)
+            with self._lock:
+                self._take(reading)
 
     def segments(self, start_ns: int, end_ns: int) -> list[Segment]:
         """What the stretch `start_ns:end_ns` took, as far as it is known, epoch by epoch.

@@ -80,6 +80,7 @@ class Recorder:
         self._books: EnergyBooks | None = None
         self._last_step: tuple[str, int] = ("", -1)
         self._uncounted = Counts()
+        self._failed: list[str] = []  # requests of this batch that the engine must be told of
         self._unknown_records = 0
 
     def attach(self, canceller: RequestCanceller, meter: EnergyMeter, info: EngineInfo) -> None:
@@ -188,7 +189,8 @@ class Recorder:
             self._books.sample()
             batch = self._commit(self._surroundings, fresh)
             self._last_step = (fresh[-1].engine_epoch, fresh[-1].step_index)
-            to_cancel = self._apply(self._books, batch)
+            to_cancel = self._apply(self._books, batch) + self._failed
+            self._failed = []
         for request_id in to_cancel:
             self._cancel_in_engine(request_id)
         if any(draft.finish for draft in batch.drafts.values()):
@@ -243,7 +245,7 @@ class Recorder:
         live = self._live.get(request_id)
         now_ns = clock.monotonic_ns()
         if live and self._live.withhold(live, Withheld.FAULT, now_ns, STORAGE_FAULT):
-            self._cancel_in_engine(request_id)
+            self._failed.append(request_id)
 
     def _apply(self, books: EnergyBooks, batch: Batch) -> list[str]:
         """The batch is durable: make it the requests' state, and offer it to their streams.
