@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.errors import InvalidConfig
-
 ROLLBACK_POLICIES = ("anchor", "restart")
 
 
@@ -33,30 +31,3 @@ class EngineConfig(msgspec.Struct, frozen=True):
     def max_live(self) -> int:
         """Requests that may run or wait at once; every running one has a row in every step."""
         return min(self.max_running, self.max_step_rows) + self.max_waiting
-
-
-def check_config(config: EngineConfig, context_length: int) -> None:
-    """Raise InvalidConfig for parameters that no engine, or no engine of this model, can run."""
-    for name in (
-        "draft_block_size",
-        "verifier_batch_size",
-        "node_budget",
-        "max_running",
-        "max_step_rows",
-        "prefill_chunk",
-        "kv_tokens",
-    ):
-        if getattr(config, name) < 1:
-            raise InvalidConfig(f"{name} must be at least 1")
-    if config.max_waiting < 0 or config.draft_cache_tokens < 0:
-        raise InvalidConfig("max_waiting and draft_cache_tokens must not be negative")
-    if not config.entropy_threshold >= 0.0:
-        raise InvalidConfig("entropy_threshold must be a number of nats, 0 or more")
-    if config.rollback not in ROLLBACK_POLICIES:
-        raise InvalidConfig(f"rollback must be one of {', '.join(ROLLBACK_POLICIES)}")
-    longest = config.longest_token_length
-    if longest is not None and (longest < context_length or longest & (longest - 1)):
-        raise InvalidConfig(
-            f"longest_token_length must be a power of two of at least {context_length}, "
-            "the model's context"
-        )

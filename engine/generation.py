@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from engine.completions import Completion, complete, failed
-from engine.config import EngineConfig, check_config
+from engine.config import EngineConfig
 from engine.errors import InvalidRequest, ModelNotFound
 from engine.loop.decoding import DecodeLoop
 from engine.opening import OpenModel, open_model
 from engine.processors import LogitsProcessor
 from engine.records import EngineInfo, FinishReason
 from engine.requests import GenerationRequest, SamplingParams
+from engine.scheduler.admission import check_config
 from engine.tokenizer import Tokenizer
 
 Inputs = Tensor | Sequence[int] | Sequence[Sequence[int]]

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.config import EngineConfig, check_config
+from engine.config import EngineConfig
 from engine.loop.decoding import DecodeLoop
 from engine.model.decoder import Decoder
 from engine.records import EngineInfo
-from engine.scheduler.admission import Limits
+from engine.scheduler.admission import Limits, check_config
 from engine.tokenizer import Tokenizer
 
 

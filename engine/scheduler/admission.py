@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from engine.errors import InvalidRequest, PromptTooLong
+from engine.config import ROLLBACK_POLICIES, EngineConfig
+from engine.errors import InvalidConfig, InvalidRequest, PromptTooLong
 from engine.requests import GenerationRequest, SamplingParams
 
 
@@ -53,3 +54,30 @@ def check_sampling(params: SamplingParams) -> None:
         raise InvalidRequest("top_p must lie in (0, 1]", "top_p")
     if not 0.0 <= params.min_p <= 1.0:
         raise InvalidRequest("min_p must lie in [0, 1]", "min_p")
+
+
+def check_config(config: EngineConfig, context_length: int) -> None:
+    """Raise InvalidConfig for parameters that no engine, or no engine of this model, can run."""
+    for name in (
+        "draft_block_size",
+        "verifier_batch_size",
+        "node_budget",
+        "max_running",
+        "max_step_rows",
+        "prefill_chunk",
+        "kv_tokens",
+    ):
+        if getattr(config, name) < 1:
+            raise InvalidConfig(f"{name} must be at least 1")
+    if config.max_waiting < 0 or config.draft_cache_tokens < 0:
+        raise InvalidConfig("max_waiting and draft_cache_tokens must not be negative")
+    if not config.entropy_threshold >= 0.0:
+        raise InvalidConfig("entropy_threshold must be a number of nats, 0 or more")
+    if config.rollback not in ROLLBACK_POLICIES:
+        raise InvalidConfig(f"rollback must be one of {', '.join(ROLLBACK_POLICIES)}")
+    longest = config.longest_token_length
+    if longest is not None and (longest < context_length or longest & (longest - 1)):
+        raise InvalidConfig(
+            f"longest_token_length must be a power of two of at least {context_length}, "
+            "the model's context"
+        )

@@ -1,0 +1,110 @@
+"""Neither drafting nor company changes a bit of a real decoder's logits, on a tiny random model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from engine_schedules import (
+    Heard,
+    adopted_tokens,
+    assert_same,
+    live_through,
+    loop_on,
+    random_schedule,
+    run_alone,
+)
+from engine_sequences import request
+from tiny_models import TinyShape, write_tiny_dfm
+
+from engine.config import EngineConfig
+from engine.loop.decoding import PAGE_SIZE
+from engine.opening import OpenModel, open_model
+from engine.records import FinishReason
+from engine.requests import GenerationRequest, SamplingParams
+
+SLOTS = 512
+LEAST_PAGES = 6  # the longest request alone
+SCHEDULES = 1000
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> OpenModel:
+    path = tmp_path_factory.mktemp("models") / "tiny.dfm"
+    write_tiny_dfm(path, TinyShape(seed=3))
+    return open_model(path, EngineConfig(kv_tokens=SLOTS, threads=1))
+
+
+@pytest.fixture(scope="module")
+def requests() -> list[GenerationRequest]:
+    """Prompts that share beginnings or nothing; greedy and sampled; with ends in them."""
+    random = np.random.default_rng(8)
+    sampled = [
+        SamplingParams(temperature=0.5, seed=1),
+        SamplingParams(temperature=1.0, top_k=12, seed=2),
+        SamplingParams(temperature=0.8, top_p=0.9, seed=3),
+    ]
+    system = random.integers(3, 269, 34).tolist()
+    found = []
+    for index in range(32):
+        own = random.integers(3, 269, int(random.integers(1, 24))).tolist()
+        prompt = (system + own)[:60] if index % 3 == 0 else own
+        found.append(
+            request(
+                prompt,
+                min(int(random.integers(4, 36)), LEAST_PAGES * PAGE_SIZE - len(prompt)),
+                request_id=f"r{index}",
+                tenant_id=f"tenant-{index % 2}",
+                sampling=SamplingParams() if index % 2 == 0 else sampled[index % 3],
+                stop=(("th", "and") if index % 5 == 0 else ()),
+                draft=index % 11 != 0,
+                ignore_eos=index % 4 != 0,
+            )
+        )
+    return found + [
+        request(system, 30, request_id=f"same{index}", ignore_eos=True) for index in range(4)
+    ]
+
+
+@pytest.fixture(scope="module")
+def reference(model: OpenModel, requests: list[GenerationRequest]) -> Heard:
+    plain = EngineConfig(draft=False)
+    vocab_size = model.tokenizer.vocab_size
+    return run_alone(
+        lambda heard: loop_on(model.decoder, model.tokenizer, vocab_size, plain, heard), requests
+    )
+
+
+def test_a_thousand_random_lives_change_no_bit_of_the_logits(
+    model: OpenModel, requests: list[GenerationRequest], reference: Heard
+) -> None:
+    """Given arrivals, cancellations, preemptions, tree shapes, chunking, policies, tenants."""
+    assert model.decoder.batch_invariant
+    accepted = cached = recomputed = adopted = preempted = 0
+    for seed in range(SCHEDULES):
+        schedule = random_schedule(np.random.default_rng(seed), requests, LEAST_PAGES)
+        heard = Heard()
+        loop = loop_on(
+            model.decoder,
+            model.tokenizer,
+            model.tokenizer.vocab_size,
+            schedule.config,
+            heard,
+            schedule.pages * PAGE_SIZE,
+        )
+        live_through(schedule, loop, heard)
+        assert_same(heard, reference, schedule)
+        accepted += loop.counters.accepted_tokens
+        cached += loop.counters.cached_tokens
+        works = [part.work for step in heard.steps for part in step.work]
+        recomputed += sum(work.recomputed_tokens for work in works)
+        preempted += loop.scheduler.preemptions
+        adopted += max(0, adopted_tokens(heard, schedule))
+    # The schedules must have been interesting, or all this shows nothing.
+    assert accepted > 5000
+    assert min(adopted, recomputed) > 500, (adopted, recomputed)
+    assert min(cached, preempted) > 50, (cached, preempted)
+
+
+def test_the_references_end_in_every_way(reference: Heard) -> None:
+    reasons = {finish.reason for finish in reference.finishes.values()}
+    assert reasons == {FinishReason.STOP, FinishReason.LENGTH}
