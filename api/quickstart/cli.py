@@ -27,7 +27,7 @@ from engine.dfm.catalogue import resolve
 from engine.errors import ModelNotFound
 from metering.database import open_database
 
-QUESTION = "Write a Python function that says whether a number is prime."
+QUESTION = "Write a Python function that reverses a string."
 TERMINATED = 143  # 128 + SIGTERM, as a shell reports it
 
 
