@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import click
 import pytest
+from _pytest.mark import ParameterSet
 from tidy_sources import ROOT, text, tracked
 
 from dflash.cli import cli, load
@@ -43,11 +44,11 @@ def commands(document: Path) -> Iterator[str]:
                     yield " ".join(words)
 
 
-def every(finder: object) -> list[object]:
+def every(finder: Callable[[Path], Iterable[str]]) -> list[ParameterSet]:
     return [
         pytest.param(document, item, id=f"{document}: {item}")
         for document in DOCUMENTS
-        for item in dict.fromkeys(finder(document))  # type: ignore[operator]
+        for item in dict.fromkeys(finder(document))
     ]
 
 
