@@ -16,6 +16,7 @@ import msgspec
 
 from engine.completions import Completion, complete, failed
 from engine.config import EngineConfig
+from engine.loop.tally import added
 from engine.opening import OpenModel
 from engine.records import DraftCounters, FinishReason
 from engine.requests import GenerationRequest
@@ -61,11 +62,8 @@ class _Tally:
     counters: DraftCounters = field(default_factory=DraftCounters)
 
     def take(self, completions: Sequence[Completion], elapsed_s: float) -> None:
-        totals = msgspec.structs.asdict(self.counters)
         for completion in completions:
-            for name, value in msgspec.structs.asdict(completion.counters).items():
-                totals[name] += value
-        self.counters = DraftCounters(**totals)
+            self.counters = added(self.counters, completion.counters)
         self.rates.append(sum(len(done.token_ids) for done in completions) / elapsed_s)
 
     def result(self, arm: str, plain: _Tally) -> ArmResult:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from engine.errors import EngineError
 from engine.loop.decoding import DecodeLoop
+from engine.loop.tally import counted
 from engine.processors import LogitsProcessor
 from engine.records import BlockRecord, DraftCounters, FinishReason, FinishRecord, StepRecord
 from engine.requests import GenerationRequest
@@ -61,19 +62,6 @@ class _Unfinished:
             prefill_ms=prefill_ms,
             decode_tokens_per_s=tokens_per_s,
         )
-
-
-def counted(blocks: Sequence[BlockRecord]) -> DraftCounters:
-    """Return the drafting totals of some blocks."""
-    return DraftCounters(
-        steps=len(blocks),
-        emitted_tokens=sum(len(block.token_ids) for block in blocks),
-        drafted_nodes=sum(block.drafted_nodes for block in blocks),
-        drafted_depth=sum(block.drafted_depth for block in blocks),
-        verified_nodes=sum(block.verified_nodes for block in blocks),
-        accepted_tokens=sum(block.accepted_tokens for block in blocks),
-        cached_tokens=sum(block.cached_tokens for block in blocks),
-    )
 
 
 def complete(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -23,6 +22,7 @@ from engine.graph.tree import bare
 from engine.loop.cost import StepCost
 from engine.loop.emission import Emission
 from engine.loop.rows import Part, step_rows
+from engine.loop.tally import Tally
 from engine.loop.verification import LogitsProbe, verify
 from engine.model.rows import StepRows
 from engine.processors import LogitsProcessor, ProcessorFailed, runs_undrafted
@@ -45,8 +45,6 @@ log = structlog.get_logger(__name__)
 
 PAGE_SIZE = 16
 _RECENT = 32  # tokens of context shown to the draft layer
-_RATE_WINDOW_NS = 10_000_000_000
-_PRIOR_STEPS = 4.0  # of one token each, until a mean accepted length is known
 
 
 class StepDecoder(Protocol):
@@ -112,7 +110,7 @@ class DecodeLoop:
         self.pool = PagePool(decoder.storage.slots // PAGE_SIZE, PAGE_SIZE)
         self.drafter = Drafter(config)
         self.scheduler = Scheduler(config, self.pool)
-        self.counters = DraftCounters()
+        self._tally = Tally()
         self._decoder = decoder
         self._vocabulary = vocabulary
         self._config = config
@@ -123,7 +121,11 @@ class DecodeLoop:
         self._live: dict[str, Live] = {}
         self._arrivals = 0
         self._step_index = 0
-        self._emitted: deque[tuple[int, int, int]] = deque()  # (start_ns, end_ns, tokens)
+
+    @property
+    def counters(self) -> DraftCounters:
+        """Drafting totals of all requests so far."""
+        return self._tally.counters
 
     @property
     def busy(self) -> bool:
@@ -174,7 +176,7 @@ class DecodeLoop:
             finishes=tuple(outcome.finishes),
         )
         self._step_index += 1
-        self._count(record)
+        self._tally.take(record)
         return record
 
     def abandon(self, reason: FinishReason, detail: str | None = None) -> StepRecord:
@@ -196,8 +198,6 @@ class DecodeLoop:
 
     def stats(self) -> EngineStats:
         """Return a snapshot of queues, pages and counters."""
-        tokens = sum(count for _, _, count in self._emitted)
-        elapsed_ns = self._emitted[-1][1] - self._emitted[0][0] if tokens else 0
         return EngineStats(
             running=self.scheduler.running,
             waiting=self.scheduler.waiting,
@@ -207,7 +207,7 @@ class DecodeLoop:
             pages_used=self.pool.used,
             pages_cached=self.pool.cached,
             draft_cache_tokens=self.drafter.shared.tokens,
-            emitted_tokens_per_s=tokens * 1e9 / elapsed_ns if elapsed_ns else None,
+            emitted_tokens_per_s=self._tally.tokens_per_s,
         )
 
     def _end_the_overdue(self, now_ns: int, outcome: _Outcome) -> None:
@@ -222,7 +222,7 @@ class DecodeLoop:
         """Draft for up to `verifier_batch_size` requests, as far as rows and pages allow."""
         drafts: dict[LiveSequence, Draft] = {}
         rows = sum(turn.rows for turn in plan.turns)
-        tokens = sum(turn.draws for turn in plan.turns) * self._mean_length()
+        tokens = sum(turn.draws for turn in plan.turns) * self._tally.expected_length
         spare = plan.spare_rows
         for turn in plan.drafters():
             sequence, live = turn.sequence, self._live[turn.sequence.request_id]
@@ -342,27 +342,6 @@ class DecodeLoop:
         self.scheduler.remove(live.sequence)
         del self._live[live.sequence.request_id]
         outcome.finishes.append(live.emission.finish(reason, detail))
-
-    def _mean_length(self) -> float:
-        counters = self.counters
-        return (counters.emitted_tokens + _PRIOR_STEPS) / (counters.steps + _PRIOR_STEPS)
-
-    def _count(self, record: StepRecord) -> None:
-        counters, blocks = self.counters, record.blocks
-        emitted = sum(len(block.token_ids) for block in blocks)
-        self.counters = DraftCounters(
-            steps=counters.steps + len(blocks),
-            emitted_tokens=counters.emitted_tokens + emitted,
-            drafted_nodes=counters.drafted_nodes + sum(b.drafted_nodes for b in blocks),
-            drafted_depth=counters.drafted_depth + sum(b.drafted_depth for b in blocks),
-            verified_nodes=counters.verified_nodes + sum(b.verified_nodes for b in blocks),
-            accepted_tokens=counters.accepted_tokens + sum(b.accepted_tokens for b in blocks),
-            cached_tokens=counters.cached_tokens + sum(b.cached_tokens for b in blocks),
-        )
-        self._emitted.append((record.start_ns, record.end_ns, emitted))
-        # The last step stays, however long it took.
-        while record.end_ns - self._emitted[0][0] > _RATE_WINDOW_NS and len(self._emitted) > 1:
-            self._emitted.popleft()
 
 
 def _log_failure(request_id: str, error: Exception) -> None:
