@@ -75,7 +75,9 @@ def models(context: Context, as_json: bool = False) -> None:
         )
         click.echo(f"{model.name:<28} at hand    {state}")
     for known in missing:
-        click.echo(f"{known.name:<28} available  {known.title}, {known.licence}: dflash pull")
+        click.echo(
+            f"{known.name:<28} available  {known.title}, {known.licence}: dflash pull {known.name}"
+        )
 
 
 def _facts(model: InstalledModel) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,28 +113,33 @@ def write_dfm(
         }
         position = end
     partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        # both hashes have a fixed length, so the header can be written again in place
-        file.write(_encoded(document))
-        digest = hashlib.sha256()
-        written = 0
-        for tensor in pending:
-            values = tensor.values()
-            if values.shape != tensor.shape:
-                raise InvalidModelFile(
-                    f"{tensor.name} has shape {values.shape}; the architecture says {tensor.shape}"
-                )
-            data = np.ascontiguousarray(values, dtype="<f4").tobytes()
-            digest.update(data)
-            file.write(data)
-            written += len(data)
-            if progress is not None:
-                progress(written, position)
-        document["__metadata__"]["tensors_sha256"] = digest.hexdigest()
-        document["__metadata__"]["header_sha256"] = header_sha256(document)
-        file.seek(0)
-        file.write(_encoded(document))
-    partial.replace(path)
+    try:
+        with partial.open("wb") as file:
+            # both hashes have a fixed length, so the header can be written again in place
+            file.write(_encoded(document))
+            digest = hashlib.sha256()
+            for data in _data(pending):
+                digest.update(data)
+                file.write(data)
+                if progress is not None:
+                    progress(file.tell() - len(_encoded(document)), position)
+            document["__metadata__"]["tensors_sha256"] = digest.hexdigest()
+            document["__metadata__"]["header_sha256"] = header_sha256(document)
+            file.seek(0)
+            file.write(_encoded(document))
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _data(pending: Iterable[PendingTensor]) -> Iterator[bytes]:
+    for tensor in pending:
+        values = tensor.values()
+        if values.shape != tensor.shape:
+            raise InvalidModelFile(
+                f"{tensor.name} has shape {values.shape}; the architecture says {tensor.shape}"
+            )
+        yield np.ascontiguousarray(values, dtype="<f4").tobytes()
 
 
 def _encoded(document: dict[str, Any]) -> bytes:

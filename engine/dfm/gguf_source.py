@@ -6,6 +6,7 @@ the `gguf` library.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,8 @@ def _read_rope(source: GgufSource, head_dim: int, override: float | None) -> Rop
         raise InvalidModelFile(
             f"{source.path} does not say its rope theta; give it with --rope-theta"
         )
+    if not 1 < theta < math.inf:
+        raise InvalidModelFile(f"{source.path}: {theta} is no rope theta")
     dimensions = int(source.value("llama.rope.dimension_count", head_dim))
     if dimensions != head_dim:
         raise UnsupportedModel(f"{source.path} rotates {dimensions} of {head_dim} head dimensions")

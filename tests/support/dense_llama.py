@@ -22,7 +22,9 @@ class DenseLlama:
         self._fields = {name: field.contents() for name, field in reader.fields.items()}
         self._weights = {
             tensor.name: torch.from_numpy(
-                dequantize(tensor.data, tensor.tensor_type).reshape(*reversed(tensor.shape.tolist()))
+                dequantize(tensor.data, tensor.tensor_type).reshape(
+                    *reversed(tensor.shape.tolist())
+                )
             ).to(dtype)
             for tensor in reader.tensors
         }
@@ -68,7 +70,9 @@ class DenseLlama:
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
         epsilon = self._fields["llama.attention.layer_norm_rms_epsilon"]
-        return x / (x.pow(2).mean(-1, keepdim=True) + epsilon).sqrt() * self._weights[f"{name}.weight"]
+        return (
+            x / (x.pow(2).mean(-1, keepdim=True) + epsilon).sqrt() * self._weights[f"{name}.weight"]
+        )
 
     def _linear(self, name: str, x: Tensor) -> Tensor:
         y = x @ self._weights[f"{name}.weight"].T

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,8 +57,13 @@ def write_tiny_gguf(
     architecture: str = "llama",
     pre_tokenizer: str = "smollm",
     quantisation: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    without: Sequence[str] = (),
+    extra: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
 ) -> Path:
-    """Write a random model of this shape; the same shape gives the same bytes."""
+    """Write a random model of this shape; the same shape gives the same bytes.
+
+    `without` leaves tensors out, `extra` adds metadata.
+    """
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
     writer.add_context_length(shape.context_length)
@@ -80,7 +86,10 @@ def write_tiny_gguf(
     writer.add_eos_token_id(2)
     writer.add_add_bos_token(False)
     writer.add_chat_template(CHAT_TEMPLATE)
+    extra(writer)
     for name, values in random_weights(shape).items():
+        if name in without:
+            continue
         if values.ndim == 2 and quantisation != gguf.GGMLQuantizationType.F32:
             writer.add_tensor(
                 name, gguf.quants.quantize(values, quantisation), raw_dtype=quantisation

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import gguf
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Quantisation
+from gguf.quants import dequantize, quantize
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_models import TinyShape, random_weights, write_tiny_gguf
+
+from engine.dfm.container import ModelFile
+from engine.dfm.conversion import convert_gguf, unpermute
+from engine.dfm.header import read_header
+from engine.errors import InvalidModelFile, UnsupportedModel
+
+
+def permute(values, heads):
+    """What llama.cpp's converter does to query and key weights."""
+    rows = values.shape[0]
+    halves = values.reshape(heads, 2, rows // heads // 2, *values.shape[1:])
+    return halves.swapaxes(1, 2).reshape(values.shape)
+
+
+@given(heads=st.integers(1, 5), half=st.integers(1, 6), columns=st.integers(1, 3))
+def test_unpermuting_undoes_the_permutation(heads, half, columns):
+    values = np.random.default_rng(0).random((heads * half * 2, columns), dtype=np.float32)
+    np.testing.assert_array_equal(unpermute(permute(values, heads), heads), values)
+
+
+@pytest.mark.parametrize(
+    "quantisation",
+    [Quantisation.F16, Quantisation.BF16, Quantisation.Q4_0, Quantisation.Q4_1, Quantisation.Q8_0],
+)
+def test_every_weight_arrives_dequantised_and_fused(tmp_path, quantisation):
+    shape = TinyShape()
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", shape, quantisation=quantisation)
+    file = ModelFile.open(convert_gguf(source, tmp_path / "tiny.dfm"))
+    file.verify()
+    original = {
+        name: dequantize(quantize(values, quantisation), quantisation)
+        if values.ndim == 2
+        else values
+        for name, values in random_weights(shape).items()
+    }
+    gate, up = original["blk.1.ffn_gate.weight"], original["blk.1.ffn_up.weight"]
+    np.testing.assert_array_equal(file.tensor("layers.1.mlp.gate_up.weight"), np.r_[gate, up])
+    query, key, value = (original[f"blk.0.attn_{part}.weight"] for part in "qkv")
+    fused = np.r_[unpermute(query, shape.heads), unpermute(key, shape.kv_heads), value]
+    np.testing.assert_array_equal(file.tensor("layers.0.attention.qkv.weight"), fused)
+    np.testing.assert_array_equal(file.tensor("embedding.weight"), original["token_embd.weight"])
+    assert quantisation.name in file.header.model.source_types
+
+
+def test_biases_and_an_own_head_are_kept(tmp_path):
+    shape = TinyShape(biases=True, tied_embeddings=False)
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", shape)
+    file = ModelFile.open(convert_gguf(source, tmp_path / "tiny.dfm"))
+    weights = random_weights(shape)
+    query, key, value = (weights[f"blk.1.attn_{part}.bias"] for part in "qkv")
+    np.testing.assert_array_equal(
+        file.tensor("layers.1.attention.qkv.bias"),
+        np.r_[unpermute(query, shape.heads), unpermute(key, shape.kv_heads), value],
+    )
+    np.testing.assert_array_equal(
+        file.tensor("layers.1.attention.output.bias"), weights["blk.1.attn_output.bias"]
+    )
+    np.testing.assert_array_equal(file.tensor("head.weight"), weights["output.weight"])
+    assert not file.header.model.architecture.tied_embeddings
+
+
+def test_the_same_source_gives_the_same_bytes(tmp_path):
+    source = write_tiny_gguf(tmp_path / "tiny.gguf")
+    first = convert_gguf(source, tmp_path / "first.dfm")
+    assert first.read_bytes() == convert_gguf(source, tmp_path / "second.dfm").read_bytes()
+
+
+def test_progress_counts_up_to_all_the_bytes(tmp_path):
+    seen = []
+    source = write_tiny_gguf(tmp_path / "tiny.gguf")
+    target = convert_gguf(
+        source, tmp_path / "t.dfm", progress=lambda done, total: seen.append((done, total))
+    )
+    bytes_written = read_header(target).data_bytes
+    assert seen == sorted(seen)
+    assert seen[-1] == (bytes_written, bytes_written)
+
+
+def test_an_unknown_theta_is_an_error_until_it_is_given(tmp_path):
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", TinyShape(theta=None))
+    with pytest.raises(InvalidModelFile, match="rope theta; give it with --rope-theta"):
+        convert_gguf(source, tmp_path / "tiny.dfm")
+    target = convert_gguf(source, tmp_path / "tiny.dfm", rope_theta=500_000.0)
+    assert read_header(target).model.architecture.rope.theta == 500_000.0
+
+
+@pytest.mark.parametrize("theta", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_theta_that_is_no_base_is_refused(tmp_path, theta):
+    source = write_tiny_gguf(tmp_path / "tiny.gguf")
+    with pytest.raises(InvalidModelFile, match="rope theta"):
+        convert_gguf(source, tmp_path / "tiny.dfm", rope_theta=theta)
+
+
+def test_another_architecture_is_refused_by_name(tmp_path):
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", architecture="gemma3")
+    with pytest.raises(UnsupportedModel, match="architecture 'gemma3'; supported: llama"):
+        convert_gguf(source, tmp_path / "tiny.dfm")
+
+
+def test_an_unknown_pre_tokenizer_is_refused_by_name(tmp_path):
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", pre_tokenizer="mystery")
+    with pytest.raises(UnsupportedModel, match="pre-tokenizer 'mystery'; supported: gpt-2, smollm"):
+        convert_gguf(source, tmp_path / "tiny.dfm")
+
+
+@pytest.mark.parametrize("quant_type", ["q5_k_m_bias_aware", "q4_1", ""])
+def test_a_quant_type_that_does_not_exist_is_refused(tmp_path, quant_type):
+    source = write_tiny_gguf(tmp_path / "tiny.gguf")
+    with pytest.raises(UnsupportedModel, match=f"no quant type '{quant_type}'; there is: f32"):
+        convert_gguf(source, tmp_path / "tiny.dfm", quant_type=quant_type)
+    assert not (tmp_path / "tiny.dfm").exists()
+
+
+@pytest.mark.parametrize("kept", [0, 3, 30, 3000, -1, -4000])
+def test_a_truncated_gguf_is_refused(tmp_path, kept):
+    source = write_tiny_gguf(tmp_path / "tiny.gguf")
+    source.write_bytes(source.read_bytes()[:kept])
+    with pytest.raises(InvalidModelFile, match="GGUF"):
+        convert_gguf(source, tmp_path / "tiny.dfm")
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.gguf"]
+
+
+def test_a_gguf_without_a_tensor_names_it(tmp_path):
+    path = tmp_path / "tiny.gguf"
+    write_tiny_gguf(path, without=("blk.1.ffn_down.weight",))
+    with pytest.raises(InvalidModelFile, match=r"no tensor blk\.1\.ffn_down\.weight"):
+        convert_gguf(path, tmp_path / "tiny.dfm")
+
+
+def test_an_absent_source_is_refused(tmp_path):
+    with pytest.raises(InvalidModelFile, match="cannot be read"):
+        convert_gguf(tmp_path / "absent.gguf", tmp_path / "tiny.dfm")
+
+
+def test_linear_rope_scaling_is_kept_and_yarn_is_refused(tmp_path):
+    def scaled(kind):
+        def add(writer):
+            writer.add_rope_scaling_type(kind)
+            writer.add_rope_scaling_factor(4.0)
+
+        return write_tiny_gguf(tmp_path / "tiny.gguf", extra=add)
+
+    target = convert_gguf(scaled(gguf.RopeScalingType.LINEAR), tmp_path / "tiny.dfm")
+    assert read_header(target).model.architecture.rope.scaling_factor == 4.0
+    with pytest.raises(UnsupportedModel, match="scales rope by 'yarn'"):
+        convert_gguf(scaled(gguf.RopeScalingType.YARN), tmp_path / "tiny.dfm")
