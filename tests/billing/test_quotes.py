@@ -7,6 +7,7 @@ from decimal import Decimal
 from billing_cases import energy, summary, tariff, unit
 
 from billing.quotes import expected, if_stopped, next_tokens, worst_case
+from billing.rating import rate
 from billing.tariffs import shipped
 from billing.typical import Typical, typical_of
 from metering.events import EndedBy
@@ -26,6 +27,20 @@ def test_the_worst_case_is_the_dearest_state_at_the_energy_cap() -> None:
 
 def test_prices_of_whole_nanos_need_no_allowance_for_rounding() -> None:
     assert worst_case(shipped()["token"], 1_000, 1_000, review=False) == 100_000 + 400_000
+
+
+def test_lines_that_all_round_up_stay_within_the_worst_case() -> None:
+    # 0.6 nano a token, rounded to 1 in each of four lines of one token.
+    terms = tariff(output={"per_million": "0.0006"})
+    request = summary(
+        unit(1, tier="standard"),
+        unit(1, tier="reduced"),
+        unit(1, tier="review"),
+        unit(1, tier=None),
+    )
+    assert rate(request, terms, review_fee=False).total_nano == 4
+    assert worst_case(terms, 0, 4, review=False) >= 4
+    assert next_tokens(terms, request, 0, review=False) >= 4
 
 
 def test_stopping_here_costs_at_most_the_open_text_as_fragment_and_energy_at_its_cap() -> None:

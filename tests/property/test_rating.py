@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 import msgspec
-from billing_cases import summaries, summary, tariffs, unit
+from billing_cases import energy, summaries, summary, tariffs, unit
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +13,7 @@ from billing import tariffs as documents
 from billing.quotes import expected, if_stopped, next_tokens, worst_case
 from billing.rating import Component, rate
 from billing.tariffs import Tariff
-from metering.events import EndedBy, RequestStatus, RequestSummary
+from metering.events import EndedBy, EnergyClass, RequestStatus, RequestSummary
 
 counts = st.integers(0, 300)
 
@@ -55,16 +55,28 @@ def test_the_worst_case_bounds_the_charge_of_any_request_with_these_tokens(
     assert charge.total_nano <= worst_case(tariff, inputs, outputs, review=opted_in)
 
 
-@given(summaries(), tariffs(), st.booleans(), st.sampled_from(EndedBy), st.integers(0, 10**13))
+@given(
+    summaries(),
+    tariffs(),
+    st.booleans(),
+    st.sampled_from(EndedBy),
+    st.sampled_from([EnergyClass.MEASURED, EnergyClass.ESTIMATED]),
+    st.integers(0, 10**10),
+)
 def test_a_hold_for_stopping_here_covers_every_way_to_stop_here(
-    request: RequestSummary, tariff: Tariff, fee: bool, ended_by: EndedBy, late_uj: int
+    request: RequestSummary,
+    tariff: Tariff,
+    fee: bool,
+    ended_by: EndedBy,
+    kind: EnergyClass,
+    late_uj: int,
 ) -> None:
-    needed = if_stopped(tariff, request, review=fee)
-    energy = request.energy
-    if energy.energy_uj is not None:
-        energy = msgspec.structs.replace(energy, energy_uj=late_uj, shown_uj=late_uj)
+    # Energy settles after its tokens were committed: none of it may be known yet.
+    early = msgspec.structs.replace(request, energy=energy(kind, 0))
+    needed = if_stopped(tariff, early, review=fee)
+    late = energy(kind, late_uj)
     for status in RequestStatus:
-        ended = msgspec.structs.replace(request, status=status, ended_by=ended_by, energy=energy)
+        ended = msgspec.structs.replace(request, status=status, ended_by=ended_by, energy=late)
         assert rate(ended, tariff, review_fee=fee).total_nano <= needed
     assert needed <= worst_case(tariff, request.input_tokens, request.output_tokens, review=fee)
 
