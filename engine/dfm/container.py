@@ -11,12 +11,20 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from engine.dfm.header import FORMAT, Header, ModelCard, TokenCard, header_sha256, read_header
+from engine.dfm.blocks import BLOCK_BYTES, Bytes, FloatArray, dequantise
+from engine.dfm.header import (
+    DTYPE_BYTES,
+    FORMAT,
+    Header,
+    ModelCard,
+    TensorEntry,
+    TokenCard,
+    header_sha256,
+    read_header,
+)
 from engine.errors import InvalidModelFile
 
-FloatArray = npt.NDArray[np.float32]
 ALIGNMENT_BYTES = 64  # a cache line, and the widest vector register
 
 
@@ -26,7 +34,8 @@ class PendingTensor:
 
     name: str
     shape: tuple[int, ...]
-    values: Callable[[], FloatArray]
+    values: Callable[[], FloatArray | Bytes]
+    dtype: str = "F32"  # or "U8": blocks, see `engine.dfm.blocks`
 
 
 class ModelFile:
@@ -60,20 +69,41 @@ class ModelFile:
             )
 
     def tensor(self, name: str) -> FloatArray:
-        """Return a float32 view of one tensor. Raises InvalidModelFile when there is none."""
-        entry = self.header.tensors.get(name)
-        if entry is None:
-            raise InvalidModelFile(f"{self.path} has no tensor {name}")
+        """Return one tensor in float32: a view, or what its blocks stand for.
+
+        Raises InvalidModelFile when there is none.
+        """
+        entry = self._entry(name)
+        if entry.dtype == "U8":
+            return dequantise(self.blocks(name))
         if entry.dtype != "F32":
             raise InvalidModelFile(f"{self.path}: tensor {name} is {entry.dtype}, not F32")
+        return self._bytes(entry).view("<f4").reshape(entry.shape)
+
+    def has_blocks(self, name: str) -> bool:
+        """Tell whether a tensor is kept in blocks. Raises InvalidModelFile when there is none."""
+        return self._entry(name).dtype == "U8"
+
+    def blocks(self, name: str) -> Bytes:
+        """Return a view of a tensor's blocks [N, K / 32, B], as `engine.dfm.blocks` knows them.
+
+        Raises InvalidModelFile when there is none, or when it is no tensor in blocks.
+        """
+        entry = self._entry(name)
+        if entry.dtype != "U8" or len(entry.shape) != 3 or entry.shape[2] not in BLOCK_BYTES:
+            raise InvalidModelFile(f"{self.path}: tensor {name} is not in blocks")
+        return self._bytes(entry).reshape(entry.shape)
+
+    def _entry(self, name: str) -> TensorEntry:
+        try:
+            return self.header.tensors[name]
+        except KeyError:
+            raise InvalidModelFile(f"{self.path} has no tensor {name}") from None
+
+    def _bytes(self, entry: TensorEntry) -> Bytes:
         begin, end = entry.data_offsets
-        array = np.frombuffer(
-            self._mapping,
-            dtype="<f4",
-            count=(end - begin) // 4,
-            offset=self.header.data_offset + begin,
-        )
-        return array.reshape(entry.shape)
+        offset = self.header.data_offset + begin
+        return np.frombuffer(self._mapping, dtype=np.uint8, count=end - begin, offset=offset)
 
 
 def write_dfm(
@@ -105,9 +135,9 @@ def write_dfm(
         document["__metadata__"]["chat_template"] = chat_template
     position = 0
     for tensor in pending:
-        end = position + 4 * int(np.prod(tensor.shape))
+        end = position + DTYPE_BYTES[tensor.dtype] * int(np.prod(tensor.shape))
         document[tensor.name] = {
-            "dtype": "F32",
+            "dtype": tensor.dtype,
             "shape": list(tensor.shape),
             "data_offsets": [position, end],
         }
@@ -139,7 +169,8 @@ def _data(pending: Iterable[PendingTensor]) -> Iterator[bytes]:
             raise InvalidModelFile(
                 f"{tensor.name} has shape {values.shape}; the architecture says {tensor.shape}"
             )
-        yield np.ascontiguousarray(values, dtype="<f4").tobytes()
+        dtype = "<f4" if tensor.dtype == "F32" else np.uint8
+        yield np.ascontiguousarray(values, dtype=dtype).tobytes()
 
 
 def _encoded(document: dict[str, Any]) -> bytes:

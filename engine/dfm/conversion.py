@@ -1,20 +1,25 @@
-"""From GGUF to `.dfm`: dequantised, unpermuted, projections fused."""
+"""From GGUF to `.dfm`: unpermuted, projections fused, and dequantised unless told otherwise."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from engine.dfm.container import FloatArray, PendingTensor, write_dfm
+from engine.dfm.blocks import GROUP, Bytes, FloatArray
+from engine.dfm.container import PendingTensor, write_dfm
+from engine.dfm.encoding import QUANT_TYPES, block_bytes, encode
 from engine.dfm.gguf_source import GgufSource, read_architecture
 from engine.dfm.gguf_tokenizer import read_tokenizer
 from engine.dfm.header import Architecture, ModelCard
 from engine.errors import UnsupportedModel
 
-QUANT_TYPES = ("f32",)
+_Element = TypeVar("_Element", bound=np.generic)
 
 
 def convert_gguf(
@@ -27,7 +32,8 @@ def convert_gguf(
 ) -> Path:
     """Convert a GGUF file of the llama family and write `target`; return it.
 
-    `progress` hears (bytes written, bytes in all). Raises InvalidModelFile, UnsupportedModel.
+    `quant_type` is one of `engine.dfm.encoding.QUANT_TYPES`; `progress` hears (bytes written,
+    bytes in all). Raises InvalidModelFile, UnsupportedModel.
     """
     source, target = Path(source), Path(target)
     if quant_type not in QUANT_TYPES:
@@ -51,85 +57,116 @@ def convert_gguf(
         tokens=tokens,
         tokenizer_json=tokenizer_json,
         chat_template=gguf_file.find("tokenizer.chat_template"),
-        tensors=_tensors(gguf_file, architecture),
+        tensors=_tensors(gguf_file, architecture, quant_type),
         progress=progress,
     )
     return target
 
 
-def _tensors(source: GgufSource, architecture: Architecture) -> Iterator[PendingTensor]:
+def _tensors(
+    source: GgufSource, architecture: Architecture, quant_type: str
+) -> Iterator[PendingTensor]:
     hidden, intermediate = architecture.hidden, architecture.intermediate
     query = architecture.heads * architecture.head_dim
     key_value = architecture.kv_heads * architecture.head_dim
-    vocabulary = (architecture.vocab_size, hidden)
-    yield _plain(source, "embedding.weight", "token_embd.weight", vocabulary)
+
+    def matrix(name: str, inputs: int, *parts: _Part, wide: bool = False) -> PendingTensor:
+        return _matrix(source, quant_type, f"{name}.weight", inputs, parts, wide=wide)
+
+    vocabulary = _Part("token_embd.weight", architecture.vocab_size)
+    yield matrix("embedding", hidden, vocabulary, wide=True)
     for layer in range(architecture.layers):
         block, name = f"blk.{layer}", f"layers.{layer}"
-        yield _plain(
-            source, f"{name}.attention_norm.weight", f"{block}.attn_norm.weight", (hidden,)
+        yield _vector(source, f"{name}.attention_norm.weight", f"{block}.attn_norm.weight", hidden)
+        projections = (
+            ("attn_q", query, architecture.heads),
+            ("attn_k", key_value, architecture.kv_heads),
+            ("attn_v", key_value, None),
         )
-        for part in ("weight", "bias"):
-            if part == "weight" or source.has(f"{block}.attn_q.bias"):
-                yield _fused_qkv(source, architecture, name, block, part)
-        yield _plain(
-            source,
-            f"{name}.attention.output.weight",
-            f"{block}.attn_output.weight",
-            (hidden, query),
+        yield matrix(
+            f"{name}.attention.qkv",
+            hidden,
+            *(_Part(f"{block}.{origin}.weight", *rest) for origin, *rest in projections),
+        )
+        if source.has(f"{block}.attn_q.bias"):
+            yield _biases(
+                source,
+                f"{name}.attention.qkv.bias",
+                *(_Part(f"{block}.{origin}.bias", *rest) for origin, *rest in projections),
+            )
+        yield matrix(
+            f"{name}.attention.output", query, _Part(f"{block}.attn_output.weight", hidden)
         )
         if source.has(f"{block}.attn_output.bias"):
-            yield _plain(
-                source, f"{name}.attention.output.bias", f"{block}.attn_output.bias", (hidden,)
-            )
-        yield _plain(source, f"{name}.mlp_norm.weight", f"{block}.ffn_norm.weight", (hidden,))
-        yield _stacked(
-            source,
-            f"{name}.mlp.gate_up.weight",
-            (f"{block}.ffn_gate.weight", f"{block}.ffn_up.weight"),
-            (2 * intermediate, hidden),
+            origin = f"{block}.attn_output.bias"
+            yield _vector(source, f"{name}.attention.output.bias", origin, hidden)
+        yield _vector(source, f"{name}.mlp_norm.weight", f"{block}.ffn_norm.weight", hidden)
+        yield matrix(
+            f"{name}.mlp.gate_up",
+            hidden,
+            _Part(f"{block}.ffn_gate.weight", intermediate),
+            _Part(f"{block}.ffn_up.weight", intermediate),
         )
-        yield _plain(
-            source, f"{name}.mlp.down.weight", f"{block}.ffn_down.weight", (hidden, intermediate)
-        )
-    yield _plain(source, "final_norm.weight", "output_norm.weight", (hidden,))
+        yield matrix(f"{name}.mlp.down", intermediate, _Part(f"{block}.ffn_down.weight", hidden))
+    yield _vector(source, "final_norm.weight", "output_norm.weight", hidden)
     if not architecture.tied_embeddings:
-        yield _plain(source, "head.weight", "output.weight", vocabulary)
-    assert query >= key_value
+        head = _Part("output.weight", architecture.vocab_size)
+        yield matrix("head", hidden, head, wide=True)
 
 
-def _plain(source: GgufSource, name: str, origin: str, shape: tuple[int, ...]) -> PendingTensor:
-    return PendingTensor(name, shape, lambda: source.load(origin))
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A tensor of the source that becomes rows of one of ours."""
+
+    origin: str
+    rows: int
+    heads: int | None = None  # whose rows llama.cpp has reordered
 
 
-def _stacked(
-    source: GgufSource, name: str, origins: tuple[str, ...], shape: tuple[int, ...]
-) -> PendingTensor:
-    return PendingTensor(
-        name, shape, lambda: np.concatenate([source.load(origin) for origin in origins])
-    )
+def _vector(source: GgufSource, name: str, origin: str, size: int) -> PendingTensor:
+    return PendingTensor(name, (size,), lambda: source.load(origin))
 
 
-def _fused_qkv(
-    source: GgufSource, architecture: Architecture, name: str, block: str, part: str
-) -> PendingTensor:
-    rows = (architecture.heads + 2 * architecture.kv_heads) * architecture.head_dim
-    shape = (rows, architecture.hidden) if part == "weight" else (rows,)
-
+def _biases(source: GgufSource, name: str, *parts: _Part) -> PendingTensor:
     def values() -> FloatArray:
-        query = source.load(f"{block}.attn_q.{part}")
-        key = source.load(f"{block}.attn_k.{part}")
-        return np.concatenate(
-            [
-                unpermute(query, architecture.heads),
-                unpermute(key, architecture.kv_heads),
-                source.load(f"{block}.attn_v.{part}"),
-            ]
-        )
+        return np.concatenate([_in_order(source.load(part.origin), part.heads) for part in parts])
 
-    return PendingTensor(f"{name}.attention.qkv.{part}", shape, values)
+    return PendingTensor(name, (sum(part.rows for part in parts),), values)
 
 
-def unpermute(values: FloatArray, heads: int) -> FloatArray:
+def _matrix(
+    source: GgufSource,
+    quant_type: str,
+    name: str,
+    inputs: int,
+    parts: Sequence[_Part],
+    *,
+    wide: bool,
+) -> PendingTensor:
+    size = block_bytes(source, [part.origin for part in parts], quant_type, wide=wide)
+    rows = sum(part.rows for part in parts)
+    if size is None:
+
+        def values() -> FloatArray:
+            loaded = (_in_order(source.load(part.origin), part.heads) for part in parts)
+            return np.concatenate(list(loaded))
+
+        return PendingTensor(name, (rows, inputs), values)
+    if inputs % GROUP:
+        raise UnsupportedModel(f"{source.path}: {name} has {inputs} inputs, not a multiple of 32")
+
+    def blocks() -> Bytes:
+        encoded = (_in_order(encode(source, part.origin, size), part.heads) for part in parts)
+        return np.concatenate(list(encoded))
+
+    return PendingTensor(name, (rows, inputs // GROUP, size), blocks, dtype="U8")
+
+
+def _in_order(values: npt.NDArray[_Element], heads: int | None) -> npt.NDArray[_Element]:
+    return values if heads is None else unpermute(values, heads)
+
+
+def unpermute(values: npt.NDArray[_Element], heads: int) -> npt.NDArray[_Element]:
     """Undo llama.cpp's row order of query and key weights (pairs next to each other).
 
     Afterwards a head's first half of rows pairs with its second half, as in the original model.

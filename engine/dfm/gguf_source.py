@@ -14,7 +14,7 @@ import gguf
 import numpy as np
 from gguf.quants import dequantize
 
-from engine.dfm.container import FloatArray
+from engine.dfm.blocks import Bytes, FloatArray
 from engine.dfm.header import Architecture, RopeProfile
 from engine.errors import InvalidModelFile, UnsupportedModel
 
@@ -68,6 +68,15 @@ class GgufSource:
                 f"{self.path}: tensor {name} has type {tensor.tensor_type.name}"
             ) from error
         return np.asarray(values, dtype=np.float32).reshape(self.shape(name))
+
+    def type(self, name: str) -> str:
+        """Return a tensor's type, such as "Q4_1"."""
+        return str(self._tensor(name).tensor_type.name)
+
+    def raw(self, name: str) -> Bytes:
+        """Return the bytes of a quantised matrix, [N, bytes of a row]."""
+        rows, _ = self.shape(name)
+        return np.asarray(self._tensor(name).data, dtype=np.uint8).reshape(rows, -1)
 
     def types(self) -> tuple[str, ...]:
         """Return the tensor types that occur, sorted."""

@@ -1,0 +1,52 @@
+"""How weights are stored: dequantised, or in blocks (see `engine.dfm.blocks`).
+
+A quant type says how weights of full precision are rounded. What the source has in 4-bit or 8-bit
+blocks of 32 is kept bit for bit, whatever the type; its other quantised formats become q8_0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from gguf import GGMLQuantizationType
+from gguf.quants import quantize
+
+from engine.dfm.blocks import Q4_1_BYTES, Q8_0_BYTES, Bytes, q4_1_of_q4_0
+from engine.dfm.gguf_source import GgufSource
+
+QUANT_TYPES = ("f32", "q4", "q8")
+
+_FULL = {"F32", "F16", "BF16"}
+_FOUR_BITS = {"Q4_0", "Q4_1"}
+
+
+def block_bytes(
+    source: GgufSource, origins: Sequence[str], quant_type: str, *, wide: bool
+) -> int | None:
+    """Return the bytes of a block for tensors that are fused into one; null for float32.
+
+    `wide` asks for 8 bits where 4 would have to be rounded to: for embedding and head.
+    """
+    if quant_type == "f32":
+        return None
+    types = {source.type(origin) for origin in origins}
+    if types <= _FOUR_BITS or (types <= _FULL and quant_type == "q4" and not wide):
+        return Q4_1_BYTES
+    return Q8_0_BYTES
+
+
+def encode(source: GgufSource, origin: str, size: int) -> Bytes:
+    """Return a tensor [N, K] in blocks [N, K / 32, size], rounding no more than it must."""
+    rows, _ = source.shape(origin)
+    kind = source.type(origin)
+    if size == Q4_1_BYTES and kind == "Q4_0":
+        return q4_1_of_q4_0(source.raw(origin).reshape(rows, -1, 18))
+    target = (
+        gguf.GGMLQuantizationType.Q4_1 if size == Q4_1_BYTES else gguf.GGMLQuantizationType.Q8_0
+    )
+    if kind == target.name:
+        blocks = source.raw(origin)
+    else:
+        blocks = np.asarray(quantize(source.load(origin), target), dtype=np.uint8)
+    return blocks.reshape(rows, -1, size)

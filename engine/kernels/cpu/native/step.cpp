@@ -1,0 +1,173 @@
+// The phases of a step, in order; all of it in one parallel region.
+#include <immintrin.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "engine.h"
+
+namespace dflash {
+namespace {
+
+// One thread's way through the phases: it takes units until none is left, then meets the others.
+class Walk {
+ public:
+  Walk(Runtime& runtime, double* spent_us) : runtime_(runtime), spent_us_(spent_us) {
+    control_ = _mm_getcsr();
+    _mm_setcsr(0x1f80);  // nearest even, subnormals kept: the same on every thread
+    runtime_.kernels->enter();
+    since_ = std::chrono::steady_clock::now();
+  }
+  ~Walk() {
+    runtime_.kernels->leave();
+    _mm_setcsr(control_);
+  }
+
+  template <class Work>
+  void phase(int kind, int units, int at_once, Work&& work) {
+    std::atomic<int>& next = runtime_.counters[index_++].next;
+    for (;;) {
+      const int begin = next.fetch_add(at_once, std::memory_order_relaxed);
+      if (begin >= units) break;
+      const int end = begin + at_once < units ? begin + at_once : units;
+      for (int unit = begin; unit < end; ++unit) work(unit);
+    }
+    runtime_.pool.meet();
+    if (!spent_us_) return;
+    const auto now = std::chrono::steady_clock::now();
+    spent_us_[kind] += std::chrono::duration<double, std::micro>(now - since_).count();
+    since_ = now;
+  }
+
+ private:
+  Runtime& runtime_;
+  double* spent_us_;
+  unsigned control_;
+  size_t index_ = 0;
+  std::chrono::steady_clock::time_point since_;
+};
+
+}  // namespace
+
+void Engine::run() {
+  constexpr int kPhasesOfLayer = 11;
+  const Step& s = step;
+  const Kernels& k = *runtime.kernels;
+  const int hidden = model.hidden, inner = model.heads * model.head_dim, between = model.intermediate;
+  const int64_t all = int64_t(model.heads + 2 * model.kv_heads) * model.head_dim;
+  const int threads = runtime.pool.size();
+  const int rows_at_once = (s.rows + 2 * threads - 1) / (2 * threads);
+  const int units_at_once = s.units > 8 * threads ? 3 : 1;
+  runtime.reserve_phases(size_t(model.layers) * kPhasesOfLayer + 3);
+  runtime.pool.run([&](int thread) {
+    Walk walk(runtime, timed && thread == 0 ? phase_us.data() : nullptr);
+    Scratch& scratch = runtime.scratch[thread];
+    const auto project = [&](int kind, const Matrix& m, const Rows8& in, int rows, float* out,
+                             int64_t stride, bool accumulate, int at_once) {
+      walk.phase(kind, m.tiles, at_once, [&](int tile) {
+        k.project(m, in, rows, tile, out, stride, accumulate, scratch);
+      });
+    };
+    int tap = 0;
+    walk.phase(0, s.rows, rows_at_once, [&](int r) { k.embed(s, r); });
+    for (int l = 0; l < model.layers; ++l) {
+      const Layer& w = model.layer[l];
+      walk.phase(1, s.rows, rows_at_once, [&](int r) { k.norm_row(s, w.attention_norm, r); });
+      project(2, *w.qkv, s.in_hidden, s.rows, s.qkv, all, false, 4);
+      walk.phase(3, s.rows, rows_at_once, [&](int r) { k.place(s, l, r); });
+      walk.phase(4, s.units, units_at_once,
+                 [&](int u) { k.attend(s, l, u, u + 1 < s.units ? u + 1 : -1, scratch); });
+      walk.phase(5, s.rows, rows_at_once,
+                 [&](int r) { k.quantise(s.mixed + int64_t(r) * inner, inner, s.in_mixed, r); });
+      project(6, *w.output, s.in_mixed, s.rows, s.hidden, hidden, true, 4);
+      walk.phase(7, s.rows, rows_at_once, [&](int r) { k.norm_row(s, w.mlp_norm, r); });
+      walk.phase(8, w.gate_up->tiles / 2, 4, [&](int tile) {
+        k.swiglu(*w.gate_up, s.in_hidden, s.rows, tile, s.activated, between, scratch);
+      });
+      walk.phase(9, s.rows, rows_at_once,
+                 [&](int r) { k.quantise(s.activated + int64_t(r) * between, between, s.in_inner, r); });
+      project(10, *w.down, s.in_inner, s.rows, s.hidden, hidden, true, 2);
+      if (tap < s.taps && s.tap_layers[tap] == l) {
+        walk.phase(11, s.rows, rows_at_once, [&](int r) {
+          std::memcpy(s.tap_out + (int64_t(tap) * s.rows + r) * hidden,
+                      s.hidden + int64_t(r) * hidden, hidden * sizeof(float));
+        });
+        ++tap;
+      }
+    }
+    if (s.logits) {
+      walk.phase(12, s.logits, rows_at_once, [&](int i) { k.norm_logits(s, i); });
+      project(13, *model.head, s.in_final, s.logits, s.logit_out, model.vocab, false, 8);
+    }
+  });
+}
+
+void Engine::move(const int64_t* from, const int64_t* to, int count) {
+  const Model& m = model;
+  const int dim = m.head_dim, groups = dim / m.key_group;
+  const int key_scales = dim * kTile, values = key_scales + groups * kTile * 4,
+            value_scales = values + dim * kTile;
+  std::vector<uint8_t> held(size_t(count) * 2 * (dim + groups * 4));
+  for (int64_t plane = 0; plane < int64_t(m.layers) * m.kv_heads; ++plane) {
+    uint8_t* base = m.pool + plane * m.pages * m.page_bytes;
+    uint8_t* h = held.data();
+    const auto each_part = [&](int64_t slot, auto&& part) {
+      uint8_t* page = base + slot / kTile * m.page_bytes;
+      const int lane = int(slot % kTile);
+      for (int i = 0; i < dim / 4; ++i) part(page + (i * kTile + lane) * 4, 4);
+      for (int g = 0; g < groups; ++g) part(page + key_scales + (g * kTile + lane) * 4, 4);
+      part(page + values + lane * dim, dim);
+      for (int g = 0; g < groups; ++g) part(page + value_scales + (g * kTile + lane) * 4, 4);
+    };
+    // everything is read before anything is written
+    for (int i = 0; i < count; ++i)
+      each_part(from[i], [&](uint8_t* p, int n) { std::memcpy(h, p, n), h += n; });
+    h = held.data();
+    for (int i = 0; i < count; ++i)
+      each_part(to[i], [&](uint8_t* p, int n) { std::memcpy(p, h, n), h += n; });
+  }
+}
+
+void project_rows(Runtime& runtime, const Matrix& m, int rows, const float* x, float* out) {
+  const Rows8 in = runtime.rows_in(rows + kTile, m.in);
+  runtime.reserve(rows, 0, 0, 0);
+  runtime.reserve_phases(2);
+  runtime.pool.run([&](int thread) {
+    Walk walk(runtime, nullptr);
+    walk.phase(0, rows, 1, [&](int r) { runtime.kernels->quantise(x + int64_t(r) * m.in, m.in, in, r); });
+    walk.phase(0, m.tiles, 4, [&](int tile) {
+      runtime.kernels->project(m, in, rows, tile, out, m.out, false, runtime.scratch[thread]);
+    });
+  });
+}
+
+void statistics(Runtime& runtime, const float* logits, int rows, int vocab, float* out) {
+  const int chunks = (vocab + kChunk - 1) / kChunk;
+  std::vector<float> parts(size_t(rows) * chunks * 4);
+  runtime.reserve_phases(1);
+  runtime.pool.run([&](int) {
+    Walk(runtime, nullptr).phase(0, rows * chunks, 1, [&](int unit) {
+      const int row = unit / chunks, begin = unit % chunks * kChunk;
+      const int end = begin + kChunk < vocab ? begin + kChunk : vocab;
+      runtime.kernels->summarise(logits + int64_t(row) * vocab, begin, end, &parts[size_t(unit) * 4]);
+    });
+  });
+  for (int r = 0; r < rows; ++r, out += 4) {
+    const float* part = &parts[size_t(r) * chunks * 4];
+    const float* best = part;
+    for (int c = 1; c < chunks; ++c)
+      if (part[c * 4 + 1] > best[1]) best = part + c * 4;
+    double sum = 0.0, weighted = 0.0;
+    for (int c = 0; c < chunks; ++c) {
+      const double shift = double(part[c * 4 + 1]) - best[1], factor = std::exp(shift);
+      sum += factor * part[c * 4 + 2];
+      weighted += factor * (part[c * 4 + 3] + shift * part[c * 4 + 2]);
+    }
+    std::memcpy(out, best, 2 * sizeof(float));
+    out[2] = float(best[1] + std::log(sum));
+    out[3] = float(std::log(sum) - weighted / sum);
+  }
+}
+
+}  // namespace dflash
