@@ -42,9 +42,8 @@ def encode(source: GgufSource, origin: str, size: int) -> Bytes:
     kind = source.type(origin)
     if size == Q4_1_BYTES and kind == "Q4_0":
         return q4_1_of_q4_0(source.raw(origin).reshape(rows, -1, 18))
-    target = (
-        gguf.GGMLQuantizationType.Q4_1 if size == Q4_1_BYTES else gguf.GGMLQuantizationType.Q8_0
-    )
+    four = size == Q4_1_BYTES
+    target = GGMLQuantizationType.Q4_1 if four else GGMLQuantizationType.Q8_0
     if kind == target.name:
         blocks = source.raw(origin)
     else:
