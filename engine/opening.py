@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config import EngineConfig
-from engine.loop.decoding import DecodeLoop
+from engine.loop.decoding import PAGE_SIZE, DecodeLoop
 from engine.model.decoder import Decoder
 from engine.records import EngineInfo
 from engine.scheduler.admission import Limits, check_config
@@ -60,7 +60,11 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
     return OpenModel(
         decoder,
         tokenizer,
-        Limits(tokenizer.vocab_size, tokenizer.context_length, config.kv_tokens),
+        Limits(
+            tokenizer.vocab_size,
+            tokenizer.context_length,
+            kv_tokens=config.kv_tokens // PAGE_SIZE * PAGE_SIZE,  # whole pages
+        ),
         EngineInfo(
             model=path.stem,
             checksum=tokenizer.checksum,

@@ -24,7 +24,7 @@ def examine(settings: Settings) -> list[Finding]:
     return [
         software.python_version(),
         software.packages(),
-        software.cuda(gpu_count),
+        software.cuda(gpu_count, config.device),
         host.min_free_kbytes(gpu_count),
         nvml,
         host.rapl(),

@@ -108,8 +108,10 @@ def pins(requirements: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def cuda(gpu_count: int) -> Finding:
+def cuda(gpu_count: int, device: str) -> Finding:
     """Whether torch and cuBLAS fit together. Imports torch, but only where there is a GPU."""
+    if not gpu_count and device.startswith("cuda"):
+        return fail("cuda", f"device {device}, but no NVIDIA GPU", "set DFLASH_ENGINE__DEVICE=cpu")
     if not gpu_count:
         return ok("cuda", "no NVIDIA GPU: not used")
     return judge_cuda(_loaded_cuda())

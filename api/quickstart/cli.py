@@ -7,6 +7,8 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -76,17 +78,10 @@ def _demonstrate(
     if settings.port not in (0, port):
         progress.print(f"port {settings.port} is taken: using {port}")
     with server.serving(settings, port) as running:
-        with progress.status("starting the gateway") as status:
-            server.await_ready(
-                running, lambda waited: status.update(f"starting the gateway ({waited:.0f} s)")
-            )
-        with progress.status("the model is reading") as status:
-            answer = ask(
-                running.url,
-                tenant.key,
-                QUESTION,
-                lambda tokens: status.update(f"the model is answering ({tokens} tokens)"),
-            )
+        with _stage(progress, "starting the gateway") as news:
+            server.await_ready(running, lambda waited_s: news(f"{waited_s:.0f} s"))
+        with _stage(progress, "asking the model") as news:
+            answer = ask(running.url, tenant.key, QUESTION, lambda tokens: news(f"{tokens} tokens"))
         envelope = answer.generation["receipt"]
         try:
             verify(envelope, answer.keys)
@@ -99,6 +94,17 @@ def _demonstrate(
         if not once:
             _welcome(progress if as_json else page, running, tenant)
             running.wait()
+
+
+@contextmanager
+def _stage(progress: Console, text: str) -> Iterator[Callable[[str], None]]:
+    """Show a step that takes a while: a spinner that tells news, a line where no terminal is."""
+    if not progress.is_terminal:
+        progress.print(text)
+        yield lambda _news: None
+        return
+    with progress.status(text) as status:
+        yield lambda news: status.update(f"{text} ({news})")
 
 
 def _have_model(settings: Settings, progress: Console) -> None:

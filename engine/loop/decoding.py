@@ -108,6 +108,8 @@ class DecodeLoop:
         """`on_failure` hears why a request ended as ERROR; without it, the log does."""
         self.limits = limits
         self.pool = PagePool(decoder.storage.slots // PAGE_SIZE, PAGE_SIZE)
+        # What is taken must fit alone, or it would preempt itself for ever.
+        assert limits.kv_tokens <= self.pool.page_count * PAGE_SIZE
         self.drafter = Drafter(config)
         self.scheduler = Scheduler(config, self.pool)
         self._tally = Tally()

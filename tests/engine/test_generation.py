@@ -25,7 +25,7 @@ VOCAB = 269
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> DFlashModel:
     path = write_tiny_dfm(tmp_path_factory.mktemp("models") / "tiny.dfm")
-    return DFlashModel.from_pretrained(path, threads=1, kv_tokens=1024)
+    return DFlashModel.from_pretrained(path, threads=1, kv_tokens=1030)
 
 
 def test_a_tensor_of_prompts_comes_back_with_continuations(model: DFlashModel) -> None:
@@ -178,6 +178,14 @@ def test_what_cannot_be_generated_is_an_error(
     with pytest.raises(error):
         model.generate(inputs, **options)
     assert model.generate(PROMPT, max_new_tokens=1).shape == (1, 9)
+
+
+def test_what_fills_the_storage_exactly_still_runs(tmp_path: Path) -> None:
+    path = write_tiny_dfm(tmp_path / "tiny.dfm")
+    model = DFlashModel.from_pretrained(path, threads=1, kv_tokens=70)
+    assert model.generate(PROMPT, max_new_tokens=56).shape[1] <= 64
+    with pytest.raises(PromptTooLong, match="storage of 64 tokens"):
+        model.generate(PROMPT, max_new_tokens=57)
 
 
 def test_a_model_that_is_not_there_is_an_error(tmp_path: Path) -> None:

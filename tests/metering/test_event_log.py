@@ -102,9 +102,7 @@ def test_no_events_are_no_work(admitted: Engine) -> None:
 
 
 def test_canonical_json_sorts_escapes_and_leaves_no_space() -> None:
-    assert canonical_json.encode({"b": [1, None], "a": "é\0"}) == (
-        '{"a":"é\\u0000","b":[1,null]}'
-    )
+    assert canonical_json.encode({"b": [1, None], "a": "é\0"}) == ('{"a":"é\\u0000","b":[1,null]}')
 
 
 @pytest.mark.parametrize("value", [0.5, {"a": [1, 2.0]}, [{"b": float("nan")}]])

@@ -58,7 +58,11 @@ def test_only_exact_pins_outside_extras_count() -> None:
 
 
 def test_without_a_gpu_cuda_is_no_matter() -> None:
-    assert cuda(0).level is Level.OK
+    assert cuda(0, "cpu").level is Level.OK
+
+
+def test_a_cuda_device_without_a_gpu_fails() -> None:
+    assert cuda(0, "cuda:0").level is Level.FAIL
 
 
 def judged(**changes: object) -> Finding:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 from metering_cases import (
+    INFO,
     Rig,
     ScriptedSource,
     WattSource,
@@ -20,10 +22,17 @@ from metering.bodies import EnergyBody
 from metering.database import snapshot
 from metering.energy.protocols import Reading
 from metering.events import EnergyClass
+from metering.recorder import energy_books
 from metering.tables import meter_windows
 
 PARTS = ("meter_uj", "requests_uj", "idle_uj", "overhead_uj", "external_uj", "unattributed_uj")
 ONE_NODE = Work(verified_nodes=1)
+
+
+@pytest.fixture(autouse=True)
+def no_idle_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time is scripted here, so the recorder's own clock must not close any of it as idle."""
+    monkeypatch.setattr(energy_books, "WRITE_NS", 10**18)
 
 
 def stored_parts(database: Engine) -> dict[str, int]:
@@ -219,15 +228,19 @@ def test_without_a_meter_energy_is_null_and_nothing_waits(sqlite_database: Engin
     assert stored_parts(sqlite_database) == {}
 
 
-def test_energy_is_written_while_a_request_still_runs(sqlite_database: Engine) -> None:
+def test_energy_is_written_while_a_request_still_runs(
+    sqlite_database: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that a crash loses a second of it, and the log and the windows still agree."""
+    monkeypatch.setattr(energy_books, "WRITE_NS", 10**6)
     with recorder_rig(sqlite_database, meter=scripted_meter(WattSource())) as rig:
         rig.track("req_1")
         run_until_written(rig)
-        events = energy_events(sqlite_database, "req_1")
-        assert (
-            sum(each.energy_uj or 0 for each in events) == stored_parts(sqlite_database)["requests"]
-        )
+        with snapshot(sqlite_database) as connection:
+            events = event_log.of_request(connection, "req_1")
+            attributed = connection.scalar(select(func.sum(meter_windows.c.requests_uj)))
+    energy = [each.energy_uj or 0 for each in events if isinstance(each, EnergyBody)]
+    assert sum(energy) == attributed
 
 
 def run_until_written(rig: Rig) -> None:
@@ -269,3 +282,45 @@ def test_after_a_crash_unsettled_blocks_make_energy_unavailable(database: Engine
         assert rig.recorder.recover() == 2
     assert rig.sink.summaries["req_1"].energy.energy_uj is None
     assert rig.sink.summaries["req_2"].energy.energy_uj == 50
+
+
+def test_a_replaced_engine_is_metered_anew_and_the_lost_one_no_further(
+    sqlite_database: Engine,
+) -> None:
+    lost, fresh = ScriptedSource(), ScriptedSource()
+    with recorder_rig(sqlite_database, meter=scripted_meter(lost)) as rig:
+        rig.track("req_1", "req_2")
+        lost.reading = Reading(50, 50, 0)
+        rig.recorder.on_steps([step(0, block(0, "a"), start_ns=0, end_ns=50)])
+        lost.reading = None  # its process is gone, and with it the counter
+        rig.recorder.on_steps(
+            [
+                step(1, block(1, "b"), start_ns=50, end_ns=70),
+                step(
+                    2,
+                    finishes=[finish(reason=FinishReason.ERROR, blocks=2, detail="engine lost")],
+                    start_ns=70,
+                    end_ns=70,
+                ),
+            ]
+        )
+        fresh.reading = Reading(100, 7, 0)
+        rig.recorder.attach(rig.canceller, scripted_meter(fresh), INFO)
+        fresh.reading = Reading(200, 107, 0)
+        rig.recorder.on_steps(
+            [
+                step(
+                    0,
+                    block(0, "x", request_id="req_2"),
+                    finishes=[finish("req_2")],
+                    epoch="engine-2",
+                    start_ns=110,
+                    end_ns=150,
+                )
+            ]
+        )
+        first, second = rig.sink.wait_for("req_1"), rig.sink.wait_for("req_2")
+    assert lost.closed
+    assert first.energy.energy_uj is None, "its last step was never known"
+    assert second.energy.energy_uj == 40
+    assert stored_parts(sqlite_database) == {"meter": 150, "requests": 90, "idle": 60}
