@@ -7,6 +7,7 @@ stop string cuts the pieces where it begins. Whatever is drawn after an end is n
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.graph.acceptance import Clipped
@@ -25,9 +26,15 @@ class Drawn(NamedTuple):
     cached: bool  # by the shared draft cache alone
 
 
-class _Said(NamedTuple):
+@dataclass(slots=True)
+class _Said:
+    """A token on its way out, with its share of what its step drafted and verified."""
+
     drawn: Drawn
     piece: bytes
+    drafted_nodes: int = 0
+    drafted_depth: int = 0
+    verified_nodes: int = 0
 
 
 class Emission:
@@ -45,10 +52,8 @@ class Emission:
         self._stops = tuple(stop.encode() for stop in request.stop)
         self._held: list[_Said] = []  # may begin a stop string
         self._decided: list[_Said] = []  # for the next block
+        self._uncounted: list[_Said] = []  # of the step that is under way
         self._drawn = 0
-        self._drafted_nodes = 0
-        self._drafted_depth = 0
-        self._verified_nodes = 0
         self.blocks = 0
         self.tokens = 0
         self.reason: FinishReason | None = None
@@ -56,21 +61,34 @@ class Emission:
     def take(self, drawn: Drawn) -> bool:
         """Take one drawn token; returns whether the text ends with it."""
         self._drawn += 1
-        if drawn.token in self._eos_ids:
-            self._held.append(_Said(drawn, b""))
+        ends = drawn.token in self._eos_ids
+        said = _Said(drawn, b"" if ends else self._piece(drawn.token))
+        self._held.append(said)
+        self._uncounted.append(said)
+        if ends:
             self._end(FinishReason.STOP)
         else:
-            self._held.append(_Said(drawn, self._piece(drawn.token)))
             self._decide()
             if self.reason is None and self._drawn == self._request.max_tokens:
                 self._end(FinishReason.LENGTH)
         return self.reason is not None
 
     def count(self, drafted: Clipped, verified_nodes: int) -> None:
-        """Add what one step drafted and verified to the next block."""
-        self._drafted_nodes += drafted.nodes
-        self._drafted_depth += drafted.depth
-        self._verified_nodes += verified_nodes
+        """Share out what a step drafted and verified among the tokens it drew.
+
+        Each token has the node it was drawn at, an accepted one the node it was drafted as; what
+        is left goes to the last. So a block's counts fit its tokens even if some were held back.
+        """
+        nodes, depth, verified = drafted.nodes, drafted.depth, verified_nodes
+        for said in self._uncounted:
+            taken = int(said.drawn.accepted)
+            said.drafted_nodes, said.drafted_depth, said.verified_nodes = taken, taken, 1
+            nodes, depth, verified = nodes - taken, depth - taken, verified - 1
+        last = self._uncounted[-1]
+        last.drafted_nodes += nodes
+        last.drafted_depth += depth
+        last.verified_nodes += verified
+        self._uncounted = []
 
     def block(self) -> BlockRecord | None:
         """Return what was decided since the last block as one; null if nothing was."""
@@ -86,9 +104,9 @@ class Emission:
             pieces=tuple(said.piece for said in self._decided),
             logprobs=tuple(token.logprob for token in drawn),
             entropies=entropies,
-            drafted_nodes=self._drafted_nodes,
-            drafted_depth=self._drafted_depth,
-            verified_nodes=self._verified_nodes,
+            drafted_nodes=sum(said.drafted_nodes for said in self._decided),
+            drafted_depth=sum(said.drafted_depth for said in self._decided),
+            verified_nodes=sum(said.verified_nodes for said in self._decided),
             accepted_tokens=sum(accepted),
             cached_tokens=sum(token.cached for token in drawn),
             anchor=anchor(entropies, accepted),
@@ -96,7 +114,6 @@ class Emission:
         self.blocks += 1
         self.tokens += len(drawn)
         self._decided = []
-        self._drafted_nodes = self._drafted_depth = self._verified_nodes = 0
         return record
 
     def finish(self, reason: FinishReason, detail: str | None = None) -> FinishRecord:
@@ -137,11 +154,11 @@ class Emission:
 
     def _cut(self, at: int) -> None:
         """Cut the held pieces to the first `at` bytes; their tokens stay."""
-        start, cut = 0, []
-        for drawn, piece in self._held:
-            cut.append(_Said(drawn, piece[: max(0, at - start)]))
-            start += len(piece)
-        self._held = cut
+        start = 0
+        for said in self._held:
+            length = len(said.piece)
+            said.piece = said.piece[: max(0, at - start)]
+            start += length
 
 
 def _begun(text: bytes, stop: bytes) -> int:

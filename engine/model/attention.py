@@ -97,11 +97,11 @@ class Attention:
         requests, height, _, length = mask.shape
         scores = torch.bmm(queries, keys.transpose(1, 2))
         scores.view(-1, requests, height, self._group, length).add_(mask)
-        weights = torch.softmax(scores, dim=-1)
+        weights = torch.softmax(scores, dim=-1).view(*queries.shape[:2], -1, TILE).unbind(2)
+        tiles = values.view(len(values), -1, TILE, self._dim).unbind(1)
         result = torch.zeros_like(queries)
-        for start in range(0, length, TILE):
-            tile = slice(start, start + TILE)
-            result.baddbmm_(weights[:, :, tile], values[:, tile])
+        for weight, tile in zip(weights, tiles, strict=True):
+            result.baddbmm_(weight, tile)
         return result
 
     def _pieces(self, step: StepRows) -> list[_Piece]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 from engine_real_model import real_model_path, real_prompts
-from engine_schedules import Heard, loop_on, run_alone
+from engine_schedules import Heard, NoCost, loop_on, run_alone
 
 from engine.config import EngineConfig
 from engine.opening import OpenModel, open_model
@@ -63,7 +63,14 @@ def test_company_and_drafts_change_no_bit(
     assert len(requests) >= 2 * 50
     assert model.decoder.batch_invariant
     heard = Heard()
-    loop = loop_on(model.decoder, model.tokenizer, model.tokenizer.vocab_size, config, heard)
+    loop = loop_on(
+        model.decoder,
+        model.tokenizer,
+        model.tokenizer.vocab_size,
+        config,
+        heard,
+        cost=NoCost(),  # so many at once would hardly draft otherwise
+    )
     for request in requests:
         loop.submit(request)
     while loop.busy:
@@ -76,5 +83,7 @@ def test_company_and_drafts_change_no_bit(
         assert heard.scores[name] == alone.scores[name]
         assert heard.finishes[name].reason == alone.finishes[name].reason
     assert heard.logits == alone.logits
-    # Drafts must have been tried, or they were not shown to be harmless.
-    assert (loop.counters.accepted_tokens > 20) == config.draft
+    # Drafts must have been right and wrong, or they were not shown to be harmless.
+    counters = loop.counters
+    assert (counters.accepted_tokens > 20) == config.draft
+    assert (counters.drafted_nodes > counters.accepted_tokens) == config.draft

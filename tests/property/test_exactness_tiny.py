@@ -91,6 +91,7 @@ def test_a_thousand_random_lives_change_no_bit_of_the_logits(
             schedule.config,
             heard,
             schedule.pages * PAGE_SIZE,
+            schedule.cost,
         )
         live_through(schedule, loop, heard)
         assert_same(heard, reference, schedule)

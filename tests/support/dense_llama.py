@@ -21,11 +21,10 @@ class DenseLlama:
         reader = gguf.GGUFReader(path)
         self._fields = {name: field.contents() for name, field in reader.fields.items()}
         self._weights = {
-            tensor.name: torch.from_numpy(
-                dequantize(tensor.data, tensor.tensor_type).reshape(
-                    *reversed(tensor.shape.tolist())
-                )
-            ).to(dtype)
+            tensor.name: torch.tensor(
+                dequantize(tensor.data, tensor.tensor_type).reshape(*reversed(tensor.shape)),
+                dtype=dtype,
+            )
             for tensor in reader.tensors
         }
 

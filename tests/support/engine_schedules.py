@@ -71,6 +71,14 @@ class FixedCost(StepCost):
         """Keep the prior."""
 
 
+class NoCost(FixedCost):
+    """Thinks every row worth its while, so that unlikely nodes are tried too."""
+
+    def least_probability(self, rows: int, tokens: float) -> float:
+        """Nothing is too unlikely."""
+        return 0.0
+
+
 def narrowed(decoder: object, slots: int) -> object:
     """The same decoder with fewer slots, so that pages become scarce."""
     storage = SimpleNamespace(slots=slots, move=decoder.storage.move)
@@ -84,6 +92,7 @@ def loop_on(
     config: EngineConfig,
     heard: Heard,
     slots: int | None = None,
+    cost: StepCost | None = None,
 ) -> DecodeLoop:
     """A loop on `slots` slots of a decoder, overheard."""
     slots = slots or decoder.storage.slots
@@ -92,7 +101,7 @@ def loop_on(
         vocabulary,
         Limits(vocab_size, context_length=slots, kv_tokens=slots),
         config,
-        cost=FixedCost(),
+        cost=cost or FixedCost(),
         probe=heard.probe,
     )
 
@@ -116,6 +125,7 @@ class Schedule:
     pages: int
     arrivals: dict[int, list[GenerationRequest]]
     cancellations: dict[int, list[str]]
+    cost: StepCost
 
 
 def random_schedule(
@@ -146,7 +156,8 @@ def random_schedule(
             cancellations.setdefault(until, []).append(requests[index].request_id)
     # Mostly scarce: several requests start, and then not all can go on.
     pages = least_pages + int(random.integers(0, 3 if random.random() < 0.7 else 2 * least_pages))
-    return Schedule(config, pages, arrivals, cancellations)
+    cost = NoCost() if random.random() < 0.5 else FixedCost()
+    return Schedule(config, pages, arrivals, cancellations, cost)
 
 
 def live_through(schedule: Schedule, loop: DecodeLoop, heard: Heard) -> None:

@@ -23,8 +23,9 @@ Prefix = tuple[int, ...]
 class OneByOne:
     """Logits of any prefix, each computed as the only row of a step."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Decoder, first_slot: int = 0) -> None:
         self._decoder = decoder
+        self._first_slot = first_slot
         self._known: dict[Prefix, tuple[int, Tensor]] = {}
 
     def logits(self, prefix: Prefix) -> Tensor:
@@ -35,7 +36,7 @@ class OneByOne:
         return self._known[prefix][1]
 
     def _compute(self, prefix: Prefix) -> None:
-        slot = len(self._known)
+        slot = self._first_slot + len(self._known)
         before = [self._known[prefix[:length]][0] for length in range(1, len(prefix))]
         segment = Segment(int64(before), int64([[slot]]))
         row = StepRows(
@@ -79,16 +80,23 @@ class Rows:
 
 
 class Packer:
-    """Runs `requests` requests of at most `length` tokens at random."""
+    """Runs `requests` requests of about `length` tokens at random, in the first `slots` slots."""
 
     def __init__(
-        self, decoder: Decoder, choice: random.Random, *, requests: int, length: int, alphabet: int
+        self,
+        decoder: Decoder,
+        choice: random.Random,
+        *,
+        slots: int,
+        requests: int,
+        length: int,
+        alphabet: int,
     ) -> None:
         self._decoder = decoder
         self._choice = choice
         self._length = length
         self._alphabet = alphabet
-        self._free = list(range(decoder.storage.slots))
+        self._free = list(range(slots))
         choice.shuffle(self._free)
         self._requests = [Request() for _ in range(requests)]
 

@@ -57,6 +57,8 @@ def write_tiny_gguf(
     architecture: str = "llama",
     pre_tokenizer: str = "smollm",
     quantisation: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    chat_template: str | None = CHAT_TEMPLATE,
+    add_bos: bool = False,
     without: Sequence[str] = (),
     extra: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
 ) -> Path:
@@ -84,8 +86,9 @@ def write_tiny_gguf(
     writer.add_token_merges(list(MERGES))
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
-    writer.add_add_bos_token(False)
-    writer.add_chat_template(CHAT_TEMPLATE)
+    writer.add_add_bos_token(add_bos)
+    if chat_template is not None:
+        writer.add_chat_template(chat_template)
     extra(writer)
     for name, values in random_weights(shape).items():
         if name in without:

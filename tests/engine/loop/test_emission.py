@@ -68,6 +68,24 @@ def test_a_step_that_says_nothing_makes_no_block_and_its_work_is_not_lost() -> N
     assert block.verified_nodes == 3
 
 
+def test_a_blocks_counts_fit_its_tokens_even_where_some_were_held_back() -> None:
+    """Given five nodes three deep: one token accepted, and the emitted one held back."""
+    emission = Emission(request(stop=("</s>",)), {1: b"x", 2: b"<", 3: b"y"}.get, frozenset())
+    emission.take(Drawn(1, -0.1, 0.2, True, False))
+    emission.take(Drawn(2, -0.1, 0.2, False, False))
+    emission.count(Clipped(nodes=5, depth=3), 6)
+    first = emission.block()
+    emission.take(Drawn(3, -0.1, 0.2, False, False))
+    emission.count(Clipped(nodes=0, depth=0), 1)
+    second = emission.block()
+    counts = [
+        (block.token_ids, block.accepted_tokens, block.drafted_depth, block.drafted_nodes)
+        for block in (first, second)
+    ]
+    assert counts == [((1,), 1, 1, 1), ((2, 3), 0, 2, 4)]
+    assert first.verified_nodes + second.verified_nodes == 7
+
+
 def test_an_end_of_text_says_what_was_held_back() -> None:
     emission = Emission(request(stop=("abc",)), lambda token: b"ab", frozenset({EOS}))
     assert not emission.take(Drawn(5, -0.1, 0.2, False, False))

@@ -45,6 +45,7 @@ def test_a_packed_row_has_the_bits_of_a_row_alone(pair, seed, requests):
     packer = Packer(
         decoder,
         random.Random(seed),
+        slots=2048,
         requests=requests,
         length=220,
         alphabet=decoder.info.vocab_size,
