@@ -9,7 +9,7 @@ from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.loop.decoding import PAGE_SIZE, DecodeLoop
-from engine.model.decoder import Decoder
+from engine.model.loading import AnyDecoder, load_decoder
 from engine.records import EngineInfo
 from engine.scheduler.admission import Limits, check_config
 from engine.tokenizer import Tokenizer
@@ -19,7 +19,7 @@ from engine.tokenizer import Tokenizer
 class OpenModel:
     """A loaded model. One loop at a time may run on it: they share its storage."""
 
-    decoder: Decoder
+    decoder: AnyDecoder
     tokenizer: Tokenizer
     limits: Limits
     info: EngineInfo
@@ -50,7 +50,7 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
     path = Path(path)
     tokenizer = Tokenizer.from_dfm(path)
     check_config(config, tokenizer.context_length)
-    decoder = Decoder.load(
+    decoder = load_decoder(
         path,
         backend=config.backend,
         device=config.device,

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from engine.cache.page_table import PageTable
 from engine.cache.pages import PagePool
-from engine.cache.storage import KvStorage
 from engine.config import EngineConfig
 from engine.draft.drafter import Draft, Drafter, DraftSession
 from engine.errors import InvalidRequest
@@ -47,10 +46,21 @@ PAGE_SIZE = 16
 _RECENT = 32  # tokens of context shown to the draft layer
 
 
-class StepDecoder(Protocol):
-    """What the loop asks of a model; `engine.model.decoder.Decoder` is one."""
+class SlotStorage(Protocol):
+    """What the loop asks of the place where keys and values lie."""
 
-    storage: KvStorage
+    slots: int
+
+    def move(self, src_slots: Tensor, dst_slots: Tensor) -> None:
+        """Copy slots in every layer; everything is read before anything is written."""
+
+
+class StepDecoder(Protocol):
+    """What the loop asks of a model; see `engine.model.loading` for those there are."""
+
+    @property
+    def storage(self) -> SlotStorage:
+        """Where keys and values lie."""
 
     def forward(self, step: StepRows) -> Tensor:
         """Write the rows' keys and values, return raw logits [Q, V] float32."""

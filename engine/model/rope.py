@@ -37,20 +37,13 @@ class RotaryTable:
     """Cosines and sines of every position of the context, [C, D] each."""
 
     def __init__(self, architecture: Architecture, device: torch.device) -> None:
-        rope, dim = architecture.rope, architecture.head_dim
-        exponents = torch.arange(0, dim, 2, dtype=torch.float64) / dim
-        frequencies = 1.0 / rope.theta**exponents
-        if rope.frequency_factors is not None:
-            frequencies /= torch.tensor(rope.frequency_factors, dtype=torch.float64)
-        positions = torch.arange(architecture.context_length, dtype=torch.float64)
-        angles = torch.outer(positions / rope.scaling_factor, frequencies)
-        # double precision, once: a float32 angle is off by 1e-4 at the end of a long context
+        angles = rotary_angles(architecture)
         self._cos = angles.cos().float().repeat(1, 2).to(device)
         sin = angles.sin().float()
         self._sin = torch.cat([-sin, sin], dim=1).to(device)
         self._heads = architecture.heads
         self._kv_heads = architecture.kv_heads
-        self._scale = dim**-0.5
+        self._scale = architecture.head_dim**-0.5
 
     def at(self, positions: Tensor) -> Rotation:
         """Return the factors for rows at these positions [R]."""
@@ -63,3 +56,17 @@ class RotaryTable:
             target[:, :heads] = rotation * self._scale
             target[:, heads:keys_end] = rotation
         return Rotation(cos, sin)
+
+
+def rotary_angles(architecture: Architecture) -> Tensor:
+    """Return the angle of every position of the context and pair of dims, [C, D / 2] float64.
+
+    Double precision: a float32 angle is off by 1e-4 at the end of a long context.
+    """
+    rope, dim = architecture.rope, architecture.head_dim
+    exponents = torch.arange(0, dim, 2, dtype=torch.float64) / dim
+    frequencies = 1.0 / rope.theta**exponents
+    if rope.frequency_factors is not None:
+        frequencies /= torch.tensor(rope.frequency_factors, dtype=torch.float64)
+    positions = torch.arange(architecture.context_length, dtype=torch.float64)
+    return torch.outer(positions / rope.scaling_factor, frequencies)

@@ -32,7 +32,9 @@ def fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     total = product + addend
     undecided = (total.view(torch.int64) & _TAIL_BITS) == _HALF_WAY
     if undecided.any():
-        total = torch.where(undecided, _nudged(total, product, addend), total)
+        total[undecided] = _nudged(
+            *(part.expand_as(total)[undecided] for part in (total, product, addend))
+        )
     return total.float()
 
 
@@ -61,7 +63,7 @@ def exponential(x: Tensor) -> Tensor:
 
 def lane_sum(values: Tensor) -> Tensor:
     """Sum the last dimension, a multiple of 16: in order within a lane, then across lanes."""
-    tiles = values.unflatten(-1, (-1, LANES)).unbind(-2)
+    tiles = values.reshape(*values.shape[:-1], -1, LANES).unbind(-2)
     lanes = torch.zeros_like(tiles[0])
     for tile in tiles:
         lanes = lanes + tile
@@ -77,9 +79,10 @@ def quantise(values: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
 
     The integers are whole float32; scales and the integers' sums are [..., K / group].
     """
-    groups = values.unflatten(-1, (-1, group))
+    groups = values.reshape(*values.shape[:-1], -1, group)
     top = groups.abs().amax(-1)
-    inverse = torch.where(top > 0, 127.0 / top, 0.0)
+    # a plain number over a tensor would be a product with the reciprocal
+    inverse = torch.where(top > 0, top.new_tensor(127.0) / top, 0.0)
     integers = torch.round(groups * inverse[..., None])
     return integers, top / 127.0, integers.sum(-1)
 
@@ -87,7 +90,9 @@ def quantise(values: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
 def rms_norm(rows: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """Return rows [R, K] divided by their root mean square, times `weight` [K]."""
     mean = lane_sum(rows * rows) / rows.shape[-1]
-    scale = 1.0 / torch.sqrt(mean + rows.new_tensor(epsilon))
+    # torch's own float32 root is not always the nearest one
+    root = torch.sqrt((mean + rows.new_tensor(epsilon)).double()).float()
+    scale = 1.0 / root
     return rows * scale[:, None] * weight
 
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from engine.dfm.blocks import BLOCK_BYTES
 from engine.errors import UnsupportedModel
 from engine.kernels.cpu.library import PHASES, Library
-from engine.kernels.cpu.weights import BlockMatrix, BlockWeights, RowStatistics, Slots
+from engine.kernels.cpu.memory import ReusedMemory
+from engine.kernels.cpu.weights import BlockMatrix, BlockWeights, RowStatistics, StepInputs
 
 PAGE_SLOTS = 16  # of native/shapes.h: a tile of keys
 
@@ -105,6 +106,7 @@ class NativeModel:
         self.slots = -(-kv_tokens // PAGE_SLOTS) * PAGE_SLOTS
         self._runtime = runtime
         self._step, self._move = runtime.library["step"], runtime.library["move"]
+        self._logits, self._taps = ReusedMemory(), ReusedMemory()
         self._hidden, self._vocabulary = weights.hidden, weights.head.outputs
         first, positions = weights.layers[0], len(weights.cosines)
         shape = np.array(
@@ -115,7 +117,9 @@ class NativeModel:
             ],
             dtype=np.int32,
         )
-        norms = [norm for layer in weights.layers for norm in (layer.attention_norm, layer.mlp_norm)]
+        norms = [
+            norm for layer in weights.layers for norm in (layer.attention_norm, layer.mlp_norm)
+        ]
         norms.append(weights.final_norm)
         # the library keeps pointers to these
         self._kept = [weights.cosines.contiguous(), weights.sines.contiguous()]
@@ -145,40 +149,28 @@ class NativeModel:
         # the runtime's finalizer must not come first: this one holds it
         weakref.finalize(self, _free, runtime, self.handle)
 
-    def forward(
-        self,
-        token_ids: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        segments: Sequence[Slots],
-        logit_rows: Tensor,
-        tap_layers: Sequence[int] = (),
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, step: StepInputs, tap_layers: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
         """Write the rows' keys and values; return logits [Q, V] and taps [T, R, hidden].
 
-        Arguments as in `engine.model.rows.StepRows`, all int64 on the CPU. A tap is the residual
-        stream behind a layer; `tap_layers` ascend. Raises ValueError for indices out of range.
+        A tap is the residual stream behind a layer; `tap_layers` ascend. Raises ValueError for
+        indices out of range.
         """
-        rows, wanted = token_ids.shape[0], logit_rows.shape[0]
-        logits = torch.empty(wanted, self._vocabulary)
-        taps = torch.empty(len(tap_layers), rows, self._hidden)
-        named = [token_ids, positions, slots, logit_rows]
-        named = [values.contiguous() for values in named]
-        keys = [part.contiguous() for segment in segments for part in segment]
-        sizes = np.array(
-            [
-                size
-                for committed, tails in segments
-                for size in (len(tails), len(committed), tails.shape[1])
-            ],
-            dtype=np.int32,
-        )
+        rows, wanted = step.token_ids.shape[0], step.logit_rows.shape[0]
+        logits = self._logits.tensor(wanted, self._vocabulary)
+        taps = self._taps.tensor(len(tap_layers), rows, self._hidden)
+        named = [
+            values.contiguous()
+            for values in (step.token_ids, step.positions, step.slots, step.logit_rows)
+        ]
+        keys = [part.contiguous() for segment in step.segments for part in segment]
+        sizes = [(len(tails), len(committed), tails.shape[1]) for committed, tails in step.segments]
+        extents = np.array(sizes, dtype=np.int32)
         pointers = np.array([part.data_ptr() for part in keys], dtype=np.int64)
         layers = np.array(tap_layers, dtype=np.int32)
         self._runtime.done(
             self._step(
                 *(self.handle, rows, named[0].data_ptr(), named[1].data_ptr(), named[2].data_ptr()),
-                *(len(segments), sizes.ctypes.data, pointers.ctypes.data),
+                *(len(sizes), extents.ctypes.data, pointers.ctypes.data),
                 *(wanted, named[3].data_ptr(), logits.data_ptr()),
                 *(len(layers), layers.ctypes.data, taps.data_ptr()),
             )

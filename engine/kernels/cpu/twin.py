@@ -25,7 +25,7 @@ from engine.kernels.cpu.arithmetic import (
     rotate,
     swiglu,
 )
-from engine.kernels.cpu.weights import BlockMatrix, BlockWeights, RowStatistics, Slots
+from engine.kernels.cpu.weights import BlockMatrix, BlockWeights, RowStatistics, StepInputs
 
 
 class TwinRuntime:
@@ -105,39 +105,31 @@ class TwinModel:
         self._embedding = self._head if tied else TwinMatrix(weights.embedding)
 
     @torch.inference_mode()
-    def forward(
-        self,
-        token_ids: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        segments: Sequence[Slots],
-        logit_rows: Tensor,
-        tap_layers: Sequence[int] = (),
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, step: StepInputs, tap_layers: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
         """Write the rows' keys and values; return logits [Q, V] and taps [T, R, hidden].
 
-        Arguments as in `engine.model.rows.StepRows`, all int64 on the CPU. A tap is the residual
-        stream behind a layer; `tap_layers` ascend. Raises ValueError for indices out of range.
+        A tap is the residual stream behind a layer; `tap_layers` ascend. Raises ValueError for
+        indices out of range.
         """
         weights, epsilon = self._weights, self._weights.norm_epsilon
         keys_of_rows = [
             torch.cat([committed, tail[tail >= 0]])
-            for committed, tails in segments
+            for committed, tails in step.segments
             for tail in tails
         ]
-        self._check(token_ids, positions, slots, keys_of_rows, logit_rows)
-        cosines, sines = weights.cosines[positions], weights.sines[positions]
-        hidden = self._embedding.row(token_ids)
+        self._check(step, keys_of_rows)
+        cosines, sines = weights.cosines[step.positions], weights.sines[step.positions]
+        hidden = self._embedding.row(step.token_ids)
         taps = []
         for index, layer in enumerate(weights.layers):
             qkv, output, gate_up, down = self._layers[index]
             normed = rms_norm(hidden, layer.attention_norm, epsilon)
             heads = qkv.project(normed).view(len(hidden), -1, weights.head_dim)
-            queries, keys, values = heads.split(
-                [weights.heads, weights.kv_heads, weights.kv_heads], dim=1
+            queries, keys, values = torch.split(
+                heads, [weights.heads, weights.kv_heads, weights.kv_heads], dim=1
             )
-            self._store(index, 0, slots, rotate(keys, cosines, sines))
-            self._store(index, 1, slots, values)
+            self._store(index, 0, step.slots, rotate(keys, cosines, sines))
+            self._store(index, 1, step.slots, values)
             mixed = self._attend(index, rotate(queries, cosines, sines), keys_of_rows)
             hidden = hidden + output.project(mixed)
             normed = rms_norm(hidden, layer.mlp_norm, epsilon)
@@ -145,33 +137,27 @@ class TwinModel:
             hidden = hidden + down.project(swiglu(gate, up))
             if index in tap_layers:
                 taps.append(hidden)
-        normed = rms_norm(hidden[logit_rows], weights.final_norm, epsilon)
-        return self._head.project(normed), torch.stack(taps) if taps else hidden.new_empty(0, *hidden.shape)
+        tapped = torch.stack(taps) if taps else hidden.new_empty(0, *hidden.shape)
+        normed = rms_norm(hidden[step.logit_rows], weights.final_norm, epsilon)
+        return self._head.project(normed), tapped
 
     def move(self, src_slots: Tensor, dst_slots: Tensor) -> None:
         """Copy slots in every layer; everything is read before anything is written."""
         for kept in (self._integers, self._scales):
             kept.index_copy_(3, dst_slots, kept.index_select(3, src_slots))
 
-    def _check(
-        self,
-        token_ids: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        keys_of_rows: Sequence[Tensor],
-        logit_rows: Tensor,
-    ) -> None:
+    def _check(self, step: StepInputs, keys_of_rows: Sequence[Tensor]) -> None:
         limits = (
-            (token_ids, self._weights.head.outputs, "a token outside the vocabulary"),
-            (positions, len(self._weights.cosines), "a position outside the context"),
-            (slots, self.slots, "a slot outside the storage"),
-            (logit_rows, len(token_ids), "logits of a row that is not there"),
+            (step.token_ids, self._weights.head.outputs, "a token outside the vocabulary"),
+            (step.positions, len(self._weights.cosines), "a position outside the context"),
+            (step.slots, self.slots, "a slot outside the storage"),
+            (step.logit_rows, len(step.token_ids), "logits of a row that is not there"),
             (torch.cat(list(keys_of_rows)), self.slots, "a key's slot outside the storage"),
         )
         for values, end, message in limits:
             if ((values < 0) | (values >= end)).any():
                 raise ValueError(message)
-        if len(keys_of_rows) != len(token_ids):
+        if len(keys_of_rows) != len(step.token_ids):
             raise ValueError("the segments' rows are not the step's")
 
     def _store(self, layer: int, which: int, slots: Tensor, heads: Tensor) -> None:
@@ -189,9 +175,9 @@ class TwinModel:
             padding = -len(slots) % LANES
             keys, values = self._integers[layer][:, :, slots].float().unbind(0)  # [A, L, g, d]
             key_scales, value_scales = self._scales[layer][:, :, slots].unbind(0)  # [A, L, g]
-            own = integers[row].unflatten(0, (-1, share))  # [A, share, g, d]
+            own = _grouped(integers[row], share)  # [A, share, g, d]
             products = torch.einsum("alsd,ahsd->ahls", keys, own)  # whole numbers
-            own_scales = scales[row].unflatten(0, (-1, share))[:, :, None]
+            own_scales = _grouped(scales[row], share)[:, :, None]
             factors = key_scales[:, None] * own_scales  # [A, share, L, g]
             scores = torch.zeros(products.shape[:3])
             for group in range(products.shape[3]):
@@ -212,3 +198,8 @@ class TwinModel:
                 result = result + tile
             mixed[row] = (result.flatten(2) * (1.0 / total)[..., None]).flatten()
         return mixed
+
+
+def _grouped(heads: Tensor, share: int) -> Tensor:
+    """Return query heads [H, ...] by key-value head: [A, share, ...]."""
+    return heads.view(-1, share, *heads.shape[1:])

@@ -27,12 +27,12 @@ class BlockMatrix:
     @property
     def outputs(self) -> int:
         """N."""
-        return self.blocks.shape[0]
+        return int(self.blocks.shape[0])
 
     @property
     def inputs(self) -> int:
         """K."""
-        return self.blocks.shape[1] * GROUP
+        return int(self.blocks.shape[1]) * GROUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,14 @@ class Matrix(Protocol):
         """Return rows [m, K] float32 times the weights, plus the bias: [m, N]."""
 
 
-Slots = tuple[Tensor, Tensor]  # of one request: committed [P], tails [n, T], see `engine.model.rows`
+class StepInputs(NamedTuple):
+    """One step's rows, all int64 on the CPU; `engine.model.rows.StepRows` says what they mean."""
+
+    token_ids: Tensor  # [R]
+    positions: Tensor  # [R]
+    slots: Tensor  # [R]
+    segments: Sequence[tuple[Tensor, Tensor]]  # of each request: committed [P], tails [n, T]
+    logit_rows: Tensor  # [Q]
 
 
 class Model(Protocol):
@@ -98,19 +105,11 @@ class Model(Protocol):
 
     slots: int
 
-    def forward(
-        self,
-        token_ids: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        segments: Sequence[Slots],
-        logit_rows: Tensor,
-        tap_layers: Sequence[int] = (),
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, step: StepInputs, tap_layers: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
         """Write the rows' keys and values; return logits [Q, V] and taps [T, R, hidden].
 
-        Arguments as in `engine.model.rows.StepRows`, all int64 on the CPU. A tap is the residual
-        stream behind a layer; `tap_layers` ascend. Raises ValueError for indices out of range.
+        A tap is the residual stream behind a layer; `tap_layers` ascend. Raises ValueError for
+        indices out of range.
         """
 
     def move(self, src_slots: Tensor, dst_slots: Tensor) -> None:
