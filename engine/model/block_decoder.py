@@ -8,7 +8,6 @@ depend on what else is in the step, on threads, or on the instruction set: see
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from engine.dfm.header import Architecture, Header
 from engine.errors import UnsupportedModel
 from engine.kernels.cpu.ops import handle, open_runtime
 from engine.kernels.cpu.weights import BlockLayer, BlockMatrix, BlockWeights, Model, Runtime
+from engine.model.decoder import usable_cores
 from engine.model.rope import rotary_angles
 from engine.model.rows import StepRows
 
@@ -62,7 +62,7 @@ class BlockDecoder:
         file = ModelFile.open(path)
         file.verify()
         weights = _block_weights(file)
-        count = threads or len(os.sched_getaffinity(0))
+        count = threads or usable_cores()
         torch.set_num_threads(count)
         return cls(file.header, weights, open_runtime(count, instruction_set), kv_tokens, count)
 

@@ -68,7 +68,7 @@ class Decoder:
         opened = open_backend(backend)
         file = ModelFile.open(path)
         file.verify()
-        count = threads or _usable_cores()
+        count = threads or usable_cores()
         torch.set_num_threads(count)
         shape = file.header.model.architecture
         storage = KvStorage(shape.layers, kv_tokens, shape.kv_heads, shape.head_dim, device)
@@ -139,7 +139,7 @@ class Decoder:
         return functional.pad(values, (0, padding)).to(self._device)
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # a container may be given fewer than there are
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

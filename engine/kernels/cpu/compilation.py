@@ -84,7 +84,7 @@ def _digest(compiler: str) -> str:
 
 
 def _build(compiler: str, folder: Path) -> Path:
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         variants = pool.map(lambda name: _variant(compiler, folder, name), reversed(VARIANTS))
         made = [name for name in variants if name]
         defined = [f"-DDFLASH_HAS_{name.upper()}=1" for name in made]

@@ -10,7 +10,6 @@ The integers name what `handle` was given; it lives as long as its owner holds i
 from __future__ import annotations
 
 import itertools
-import os
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -28,18 +27,18 @@ _prepared: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _handles = itertools.count(1)
 
 
-def open_runtime(threads: int | None = None, instruction_set: str | None = None) -> Runtime:
+def open_runtime(threads: int, instruction_set: str | None = None) -> Runtime:
     """Return what computes on this machine: natively, or the twin where that can't be.
 
-    `threads` defaults to one per core this process may use; the twin uses torch's. Naming an
-    instruction set, or "twin", insists on it. Raises UnsupportedModel when it can't be had.
+    The twin uses torch's threads, whatever `threads` says. Naming an instruction set, or "twin",
+    insists on it. Raises UnsupportedModel when it can't be had.
     """
     library = None if instruction_set == "twin" else open_library()
     if library is None:
         if instruction_set not in (None, "twin"):
             raise UnsupportedModel(f"no native kernels here, and so no {instruction_set}")
         return TwinRuntime()
-    return NativeRuntime(library, threads or len(os.sched_getaffinity(0)), instruction_set or "")
+    return NativeRuntime(library, threads, instruction_set or "")
 
 
 def handle(prepared: object) -> int:
