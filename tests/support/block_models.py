@@ -27,7 +27,9 @@ def write_block_dfm(path: Path, shape: TinyShape, quant_type: str = "q4") -> Pat
     )
 
 
-def prefill(decoder: BlockDecoder, tokens: list[int], chunk: int, first_slot: int = 0) -> torch.Tensor:
+def prefill(
+    decoder: BlockDecoder, tokens: list[int], chunk: int, first_slot: int = 0
+) -> torch.Tensor:
     """Compute a prompt in chunks; return the logits of every row [len(tokens), vocab]."""
     logits = []
     for start in range(0, len(tokens), chunk):

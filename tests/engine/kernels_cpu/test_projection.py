@@ -52,9 +52,7 @@ def rows_of(generator, count, inputs, *, extreme=False):
 )
 def test_every_path_gives_the_twins_bits(seed, outputs, groups, bits, count, extreme, bias):
     generator = np.random.default_rng(seed)
-    weights = random_matrix(
-        generator, outputs, groups * 32, bits, extreme=extreme, bias=bias
-    )
+    weights = random_matrix(generator, outputs, groups * 32, bits, extreme=extreme, bias=bias)
     rows = rows_of(generator, count, groups * 32, extreme=extreme)
     expected = RUNTIMES["twin"].matrix(weights).project(rows)
     for name, runtime in RUNTIMES.items():

@@ -67,9 +67,7 @@ def test_a_packed_row_has_the_bits_of_a_row_alone(path, name, threads, seed, req
 def test_the_twin_packs_to_the_same_bits(path, seed):
     decoder = BlockDecoder.load(path, instruction_set="twin", kv_tokens=1024)
     standard = OneByOne(BlockDecoder.load(path, threads=2, kv_tokens=4096))
-    packer = Packer(
-        decoder, random.Random(seed), slots=1024, requests=3, length=60, alphabet=269
-    )
+    packer = Packer(decoder, random.Random(seed), slots=1024, requests=3, length=60, alphabet=269)
     for step in packer.steps(3):
         for prefix, logits in step:
             assert torch.equal(logits, standard.logits(prefix)), len(prefix)
@@ -141,7 +139,9 @@ def test_moved_keys_are_the_keys_that_were_moved(path):
     expected = prefill(decoder, TOKENS[:40], 40)
     places = torch.randperm(80, generator=torch.Generator().manual_seed(0))[:39] + 40
     decoder.storage.move(torch.arange(39), places)
-    decoder.storage.move(torch.arange(40), torch.arange(1, 41))  # overwritten, each by its neighbour
+    decoder.storage.move(
+        torch.arange(40), torch.arange(1, 41)
+    )  # overwritten, each by its neighbour
     last = StepRows(
         torch.tensor(TOKENS[39:40]),
         torch.tensor([39]),
