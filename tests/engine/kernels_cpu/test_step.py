@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from packed_steps import OneByOne, Packer
 
+from engine.kernels.cpu.ops import handle
 from engine.model.block_decoder import BlockDecoder
 from engine.model.rows import Segment, StepRows
 
@@ -150,3 +151,21 @@ def test_moved_keys_are_the_keys_that_were_moved(path):
         torch.tensor([0]),
     )
     assert torch.equal(decoder.forward(last)[0], expected[39])
+
+
+def test_the_operator_computes_the_step(path):
+    decoder = BlockDecoder.load(path, kv_tokens=96)
+    step = chunk_of(TOKENS, 0, 20)
+    expected = decoder.forward(step).clone()
+    logits, taps = torch.ops.dflash.block_step(
+        handle(decoder.storage),
+        step.token_ids,
+        step.positions,
+        step.slots,
+        [segment.committed for segment in step.segments],
+        [segment.tail for segment in step.segments],
+        step.logit_rows,
+        [0],
+    )
+    assert torch.equal(logits, expected)
+    assert taps.shape == (1, 20, decoder.info.hidden)
