@@ -6,12 +6,13 @@ import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from engine.dfm.container import FloatArray, PendingTensor, write_dfm
 from engine.dfm.gguf_source import GgufSource, read_architecture
 from engine.dfm.gguf_tokenizer import read_tokenizer
-from engine.dfm.header import Architecture, ModelCard
+from engine.dfm.header import Architecture, ModelCard, read_cards
 from engine.errors import UnsupportedModel
 
 QUANT_TYPES = ("f32",)
@@ -37,20 +38,23 @@ def convert_gguf(
     tokenizer_json, tokens = read_tokenizer(gguf_file)
     with source.open("rb") as file:
         source_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    card = ModelCard(
+        name=gguf_file.find("general.name", str) or source.stem,
+        architecture=architecture,
+        quantisation=quant_type,
+        source=source.name,
+        source_sha256=source_sha256,
+        source_types=gguf_file.types(),
+        licence=gguf_file.find("general.license", str),
+    )
+    # what no reader of the result would take is refused before it is written
+    read_cards(source, msgspec.json.encode(card), msgspec.json.encode(tokens))
     write_dfm(
         target,
-        model=ModelCard(
-            name=gguf_file.find("general.name") or source.stem,
-            architecture=architecture,
-            quantisation=quant_type,
-            source=source.name,
-            source_sha256=source_sha256,
-            source_types=gguf_file.types(),
-            licence=gguf_file.find("general.license"),
-        ),
+        model=card,
         tokens=tokens,
         tokenizer_json=tokenizer_json,
-        chat_template=gguf_file.find("tokenizer.chat_template"),
+        chat_template=gguf_file.find("tokenizer.chat_template", str),
         tensors=_tensors(gguf_file, architecture),
         progress=progress,
     )
@@ -98,35 +102,37 @@ def _tensors(source: GgufSource, architecture: Architecture) -> Iterator[Pending
 
 
 def _plain(source: GgufSource, name: str, origin: str, shape: tuple[int, ...]) -> PendingTensor:
-    return PendingTensor(name, shape, lambda: source.load(origin))
+    return PendingTensor(name, shape, lambda: source.load(origin, shape))
 
 
 def _stacked(
     source: GgufSource, name: str, origins: tuple[str, ...], shape: tuple[int, ...]
 ) -> PendingTensor:
+    each = (shape[0] // len(origins), *shape[1:])
     return PendingTensor(
-        name, shape, lambda: np.concatenate([source.load(origin) for origin in origins])
+        name, shape, lambda: np.concatenate([source.load(origin, each) for origin in origins])
     )
 
 
 def _fused_qkv(
     source: GgufSource, architecture: Architecture, name: str, block: str, part: str
 ) -> PendingTensor:
-    rows = (architecture.heads + 2 * architecture.kv_heads) * architecture.head_dim
-    shape = (rows, architecture.hidden) if part == "weight" else (rows,)
+    queries = architecture.heads * architecture.head_dim
+    keys = architecture.kv_heads * architecture.head_dim
+    width = (architecture.hidden,) if part == "weight" else ()
 
     def values() -> FloatArray:
-        query = source.load(f"{block}.attn_q.{part}")
-        key = source.load(f"{block}.attn_k.{part}")
+        query = source.load(f"{block}.attn_q.{part}", (queries, *width))
+        key = source.load(f"{block}.attn_k.{part}", (keys, *width))
         return np.concatenate(
             [
                 unpermute(query, architecture.heads),
                 unpermute(key, architecture.kv_heads),
-                source.load(f"{block}.attn_v.{part}"),
+                source.load(f"{block}.attn_v.{part}", (keys, *width)),
             ]
         )
 
-    return PendingTensor(f"{name}.attention.qkv.{part}", shape, values)
+    return PendingTensor(f"{name}.attention.qkv.{part}", (queries + 2 * keys, *width), values)
 
 
 def unpermute(values: FloatArray, heads: int) -> FloatArray:
