@@ -12,7 +12,8 @@ import psutil
 from flow_streams import events
 from gateway_process import Gateway, GatewayHome, Tenant, make_tenant
 
-LONG = {"prompt": "Once upon a time", "max_tokens": 400, "seed": 3}
+# Undrafted and long: seconds of work even for a tiny model, so that leaving comes before the end.
+LONG = {"prompt": "Once upon a time", "max_tokens": 1800, "seed": 3, "draft": False}
 
 
 def wait_final(client: httpx.Client, generation_id: str) -> dict:
