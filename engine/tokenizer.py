@@ -26,6 +26,8 @@ class Tokenizer:
             self._inner = tokenizers.Tokenizer.from_str(header.tokenizer_json)
         except Exception as error:
             raise InvalidModelFile(f"the tokenizer cannot be rebuilt: {error}") from error
+        if self._inner.get_vocab_size() > header.model.architecture.vocab_size:
+            raise InvalidModelFile("the tokenizer has more tokens than the model")
         # we split off control tokens ourselves, so that text never turns into one by accident
         self._inner.encode_special_tokens = True
         self._tokens = header.tokens

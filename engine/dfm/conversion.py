@@ -35,7 +35,7 @@ def convert_gguf(
         raise UnsupportedModel(f"no quant type {quant_type!r}; there is: {', '.join(QUANT_TYPES)}")
     gguf_file = GgufSource(source)
     architecture = read_architecture(gguf_file, rope_theta)
-    tokenizer_json, tokens = read_tokenizer(gguf_file)
+    tokenizer_json, tokens = read_tokenizer(gguf_file, architecture.vocab_size)
     with source.open("rb") as file:
         source_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     card = ModelCard(

@@ -44,8 +44,10 @@ PRE_TOKENIZERS: dict[str, dict[str, Any]] = {
 }
 
 
-def read_tokenizer(source: GgufSource) -> tuple[str, TokenCard]:
+def read_tokenizer(source: GgufSource, vocab_size: int) -> tuple[str, TokenCard]:
     """Return a tokenizer.json document and the tokens the engine must know.
+
+    `vocab_size` is how many tokens the model can embed; padding it beyond the tokens is common.
 
     Raises UnsupportedModel for another kind of tokenizer or an unknown pre-tokenizer.
     """
@@ -61,7 +63,7 @@ def read_tokenizer(source: GgufSource) -> tuple[str, TokenCard]:
         )
     tokens = source.value("tokenizer.ggml.tokens", list[str])
     types = source.value("tokenizer.ggml.token_type", list[int], [1] * len(tokens))
-    if len(types) != len(tokens) or len(set(tokens)) != len(tokens):
+    if len(types) != len(tokens) or len(set(tokens)) != len(tokens) or len(tokens) > vocab_size:
         raise InvalidModelFile(f"{source.path} has a contradictory vocabulary")
     added = [
         {

@@ -13,6 +13,7 @@ from engine.dfm.container import ModelFile
 from engine.dfm.conversion import convert_gguf, unpermute
 from engine.dfm.header import read_header
 from engine.errors import InvalidModelFile, UnsupportedModel
+from engine.tokenizer import Tokenizer
 
 
 def permute(values, heads):
@@ -154,6 +155,19 @@ def test_linear_rope_scaling_is_kept_and_yarn_is_refused(tmp_path):
     assert read_header(target).model.architecture.rope.scaling_factor == 4.0
     with pytest.raises(UnsupportedModel, match="scales rope by 'yarn'"):
         convert_gguf(scaled(gguf.RopeScalingType.YARN), tmp_path / "tiny.dfm")
+
+
+def test_more_tokens_than_the_model_embeds_are_refused(tmp_path):
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", TinyShape(vocab_size=200))
+    with pytest.raises(InvalidModelFile, match="contradictory vocabulary"):
+        convert_gguf(source, tmp_path / "tiny.dfm")
+
+
+def test_a_padded_vocabulary_is_kept(tmp_path):
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", TinyShape(vocab_size=320))
+    target = convert_gguf(source, tmp_path / "tiny.dfm")
+    assert read_header(target).model.architecture.vocab_size == 320
+    assert Tokenizer.from_dfm(target).piece(319) == b""
 
 
 DAMAGES = {
