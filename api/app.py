@@ -31,13 +31,17 @@ from billing.signing import Signer
 from dashboards.pages import dashboard_router
 
 
-def create_app(settings: Settings) -> Litestar:
-    """Build the application; the gateway starts with it and closes with it."""
-    gateway = Gateway(settings)
+def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
+    """Build the application around a started gateway, or one that starts with it.
+
+    Either way the gateway closes with the application.
+    """
+    gateway = started or Gateway(settings)
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
-        await asyncio.to_thread(gateway.start)
+        if started is None:
+            await asyncio.to_thread(gateway.start)
         try:
             yield
         finally:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from api.admin.cli import admin, key, tenant
@@ -22,20 +20,22 @@ def serve(obj: CliContext, host: str | None, port: int | None, model: str | None
     import uvicorn
 
     from api.app import create_app
+    from api.gateway import Gateway
     from api.logs import configure_logs
     from api.settings import Settings
 
-    given: dict[str, Any] = {
-        "home": obj.home,
-        "database_url": obj.database_url,
-        "host": host,
-        "port": port,
-        "model": model,
-    }
-    settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    settings = Settings.read(
+        home=obj.home, database_url=obj.database_url, host=host, port=port, model=model
+    )
     configure_logs(settings.log_level)
+    gateway = Gateway(settings)
+    try:
+        gateway.start()  # here, so that what keeps it from starting is one line and no traceback
+    except BaseException:
+        gateway.close()
+        raise
     uvicorn.run(
-        create_app(settings),
+        create_app(settings, gateway),
         host=settings.host,
         port=settings.port,
         log_config=None,

@@ -18,6 +18,7 @@ from api.admission import Admission, Replay
 from api.auth import Principal
 from api.delivery import Delivery, Stream
 from api.errors import SchemaMismatch
+from api.inference import idempotency
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order, ServedModel
 from api.protocols import EngineClient
@@ -161,13 +162,17 @@ class Gateway:
         if isinstance(admitted, Replay):
             return admitted
         request_id = admitted.usage.id
-        stream = self.delivery.open(request_id, loop)
         self.recorder.track(admitted.usage)
+        stream = self.delivery.open(request_id, loop)
         try:
             self.engine.submit(admitted.generation)
-        except EngineError as error:
+        except Exception as error:
+            # Whatever it was, the request must end and its hold with it. A retry under the same
+            # key is a new request: this one was never begun.
             self.delivery.close(request_id)
             self.recorder.refuse(request_id, str(error))
+            with transaction(self.database) as connection:
+                idempotency.release(connection, request_id)
             raise
         return Live(request_id, stream)
 

@@ -24,6 +24,8 @@ from metering import clock
 
 TOUCH_INTERVAL_US = 60_000_000  # last use is kept to the minute: a write a minute, not one a call
 OVERLAP_S_MAX = 30 * 86_400
+LIFETIME_DAYS_MAX = 36_500  # so that an expiry, a successor's too, is a date that can be shown
+DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def create(
     """Issue a key and store its hash.
 
     Raises InvalidParameter when the role and the tenant don't go together or the expiry has
-    passed, NotFound for an unknown tenant.
+    passed or is over `LIFETIME_DAYS_MAX` away, NotFound for an unknown tenant.
     """
     now_us = clock.now_us()
     if role.of_tenant != (tenant_id is not None):
@@ -82,6 +84,10 @@ def create(
         raise InvalidParameter(f"a key of role {role} belongs to {owner}", "role")
     if expires_at_us is not None and expires_at_us <= now_us:
         raise InvalidParameter("the expiry is not in the future", "expires_at")
+    if expires_at_us is not None and expires_at_us > now_us + LIFETIME_DAYS_MAX * DAY_US:
+        raise InvalidParameter(
+            f"the expiry is more than {LIFETIME_DAYS_MAX} days away", "expires_at"
+        )
     tenants.check_name(name)
     if tenant_id is not None:
         tenants.require(connection, tenant_id)
@@ -201,7 +207,9 @@ def rotate(connection: Connection, key_id: str, *, overlap_s: int) -> IssuedKey:
     old = _locked(connection, key_id)
     if old.revoked_at_us is not None or old.expired(now_us):
         raise Conflict("a revoked or expired key can't be rotated; create a new one")
-    lifetime_us = None if old.expires_at_us is None else old.expires_at_us - old.created_at_us
+    lifetime_us = None
+    if old.expires_at_us is not None:
+        lifetime_us = min(old.expires_at_us - old.created_at_us, LIFETIME_DAYS_MAX * DAY_US)
     successor = create(
         connection,
         tenant_id=old.tenant_id,

@@ -5,6 +5,7 @@ Every field is `DFLASH_<NAME>`; nested ones are `DFLASH_ENGINE__THREADS`, `DFLAS
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,6 +48,19 @@ class Settings(BaseSettings):
     drain_s: int = Field(default=20, ge=0)
     secure_cookies: bool = False
     log_level: str = "info"
+
+    @classmethod
+    def read(cls, **given: Any) -> Settings:
+        """The settings from the environment, with what is `given` above it.
+
+        Raises InvalidSettings for a `DFLASH_` variable that is none, so that a misspelt one is
+        never silently without effect.
+        """
+        known = {f"DFLASH_{name.upper()}" for name in cls.model_fields}
+        for name in sorted(os.environ):
+            if name.startswith("DFLASH_") and name.partition("__")[0] not in known:
+                raise InvalidSettings(f"{name} is no setting; see docs/parameters.md")
+        return cls(**{name: value for name, value in given.items() if value is not None})
 
     @property
     def resolved_database_url(self) -> str:

@@ -266,22 +266,27 @@ def show_keys(context: CliContext) -> None:
 def verify_receipt(context: CliContext, file: IO[bytes], key_file: IO[bytes] | None) -> None:
     """Check a receipt's signature, hash and sum. Needs no network; exit status 0 if they hold.
 
-    FILE is the signed receipt, or the whole answer that it came with.
+    FILE is the signed receipt, or the whole answer that it came with; then the answer's text, id,
+    cost and token counts must be those of the receipt, too.
     """
     from billing.errors import InvalidReceipt, ReceiptFault
     from billing.money import format_nano
     from billing.receipt_documents import iso
-    from billing.verification import verify, verify_adjustment
+    from billing.verification import compare_answer, verify, verify_adjustment
 
     answer = _load_json(file)
     keys = _local_keys(context) if key_file is None else _load_json(key_file)
-    envelope = answer
-    if isinstance(answer, dict) and "signature" not in answer:
-        envelope = answer.get("receipt")  # an answer of ours holds its receipt
+    is_answer = isinstance(answer, dict) and "signature" not in answer
+    unchecked: tuple[str, ...] = ()
     try:
-        verified = verify(envelope, keys)
+        verified = verify(answer.get("receipt") if is_answer else answer, keys)
+        if is_answer:
+            unchecked = compare_answer(answer)
         given_back = 0
-        for signed in answer.get("adjustments") or []:
+        adjustments = answer.get("adjustments")
+        if not isinstance(adjustments, list | None):
+            raise InvalidReceipt(ReceiptFault.MALFORMED, "adjustments must be a list")
+        for signed in adjustments or []:
             adjustment = verify_adjustment(signed, keys)
             if adjustment.receipt_sha256 != verified.sha256:
                 raise InvalidReceipt(
@@ -295,7 +300,11 @@ def verify_receipt(context: CliContext, file: IO[bytes], key_file: IO[bytes] | N
         f"valid: {verified.request_id}, {format_nano(verified.total_nano)} {verified.currency}"
         f"{test}, issued {iso(verified.issued_at_us)}, signed by {verified.kid}"
     )
-    if answer.get("adjustments"):
+    if not is_answer:
+        click.echo(f"the text itself was not checked: {file.name} holds the receipt alone")
+    elif unchecked:
+        click.echo(f"not checked, as {file.name} leaves it out: {', '.join(unchecked)}")
+    if adjustments:
         net = format_nano(verified.total_nano + given_back)
         click.echo(f"adjusted: {format_nano(given_back)}, so {net} {verified.currency}")
 
@@ -303,8 +312,10 @@ def verify_receipt(context: CliContext, file: IO[bytes], key_file: IO[bytes] | N
 def _load_json(file: IO[bytes]) -> Any:
     try:
         return json.loads(file.read())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise click.ClickException(f"{file.name} is not JSON: {error}") from None
+    except RecursionError:
+        raise click.ClickException(f"malformed: {file.name} is nested too deeply") from None
+    except ValueError as error:  # not UTF-8, not JSON, or a number beyond all bounds
+        raise click.ClickException(f"malformed: {file.name} is not JSON: {error}") from None
 
 
 def _local_keys(context: CliContext) -> dict[str, Any]:

@@ -103,6 +103,7 @@ class ReceiptFault(StrEnum):
     WRONG_HASH = "wrong_hash"
     BAD_SIGNATURE = "bad_signature"
     LINES_DO_NOT_SUM = "lines_do_not_sum"
+    ANSWER_DIFFERS = "answer_differs"
 
 
 class InvalidReceipt(BillingError):

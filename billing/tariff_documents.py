@@ -14,6 +14,8 @@ import yaml
 
 from billing.errors import InvalidTariff
 
+# What PyYAML raises, besides its own errors, for a scalar that is not what its tag says.
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{1,18})?")
 
 
@@ -37,6 +39,17 @@ class Text:
 class _StrictLoader(yaml.SafeLoader):
     """YAML as it is usually meant: a key that stands twice is an error, not the last one."""
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except _UNREADABLE:
+            if not isinstance(node, yaml.ScalarNode):
+                raise
+            kind = node.tag.rpartition(":")[2]
+            raise InvalidTariff(
+                [f"line {node.start_mark.line + 1}: not a valid {kind}: {node.value[:80]!r}"]
+            ) from None
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for key in keys:
@@ -51,7 +64,9 @@ def load(text: str) -> Any:
     """Parse YAML or JSON text; raises InvalidTariff when it is neither."""
     try:
         return yaml.load(text, _StrictLoader)  # noqa: S506 - derives from SafeLoader
-    except yaml.YAMLError as error:
+    except RecursionError:
+        raise InvalidTariff(["not a tariff: nested too deeply"]) from None
+    except (yaml.YAMLError, *_UNREADABLE) as error:
         raise InvalidTariff([f"not YAML or JSON: {' '.join(str(error).split())}"]) from None
 
 
@@ -91,7 +106,8 @@ def _value(hint: Any, value: Any, path: str, errors: list[str]) -> Any:
     rule = get_args(hint)[1]
     if isinstance(rule, Text):
         if not isinstance(value, str) or not re.fullmatch(rule.pattern, value):
-            errors.append(f"{path}: must be {rule.words}, not {value!r}")
+            shown = repr(value) if isinstance(value, str) else _name(value)
+            errors.append(f"{path}: must be {rule.words}, not {shown}")
         return value
     return _decimal(rule, value, path, errors)
 
@@ -116,6 +132,8 @@ def _decimal(limits: Limits, value: Any, path: str, errors: list[str]) -> Decima
 def _name(value: Any) -> str:
     if value is None:
         return "null"
+    if isinstance(value, int) and value.bit_length() > 64:  # Python writes no number of any length
+        return f"a number of {value.bit_length()} bits"
     if isinstance(value, bool | int | float):
         return f"the {'boolean' if isinstance(value, bool) else 'number'} {value}"
     return f"a {type(value).__name__}"

@@ -14,6 +14,16 @@ from billing.money import parse_nano
 from billing.receipt_documents import ADJUSTMENT_SCHEMA, RECEIPT_SCHEMA, epoch_us
 from billing.signing import ALGORITHM, is_signed
 
+_ABSENT = object()
+# Where an answer repeats what its receipt says.
+_REPEATED = (
+    (("id",), ("request_id",)),
+    (("cost",), ("total",)),
+    (("currency",), ("currency",)),
+    (("usage", "input_tokens"), ("output", "input_tokens")),
+    (("usage", "output_tokens"), ("output", "output_tokens")),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class VerifiedReceipt:
@@ -95,6 +105,57 @@ def verify_adjustment(
         raise _fault(ReceiptFault.MALFORMED, f"not a whole adjustment: {error!r}") from None
 
 
+def compare_answer(answer: Mapping[str, Any]) -> tuple[str, ...]:
+    """Compare an answer of `/generate` with the receipt inside it, which `verify` checks before.
+
+    Returns the names of what the answer leaves out, so that it stays unchecked: among them
+    "output" where the text is null because it was erased. Raises InvalidReceipt when the answer
+    says anything else than its receipt.
+    """
+    receipt = answer["receipt"]["receipt"]
+    unchecked = []
+    text = answer.get("output")
+    if text is None:
+        unchecked.append("output")
+    else:
+        _compare_text(text, _at(receipt, ("output", "sha256")))
+    for shown_at, signed_at in _REPEATED:
+        name = ".".join(shown_at)
+        shown, signed = _at(answer, shown_at), _at(receipt, signed_at)
+        if shown is _ABSENT:
+            unchecked.append(name)
+        elif type(shown) is not type(signed) or shown != signed:
+            raise _fault(
+                ReceiptFault.ANSWER_DIFFERS,
+                f"{name} is {shown!r} in the answer, the receipt says {_written(signed)}",
+            )
+    return tuple(unchecked)
+
+
+def _compare_text(text: Any, signed: Any) -> None:
+    try:
+        actual = hashlib.sha256(text.encode()).hexdigest()
+    except (AttributeError, UnicodeEncodeError):
+        raise _fault(ReceiptFault.MALFORMED, "the answer's output is not text") from None
+    if actual != signed:
+        raise _fault(
+            ReceiptFault.ANSWER_DIFFERS,
+            f"the output's hash is {actual}, the receipt says {_written(signed)}",
+        )
+
+
+def _at(document: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        if not isinstance(document, Mapping) or name not in document:
+            return _ABSENT
+        document = document[name]
+    return document
+
+
+def _written(value: Any) -> str:
+    return "nothing of it" if value is _ABSENT else repr(value)
+
+
 def _signed(
     envelope: Mapping[str, Any], name: str, public_keys: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], str, str, int]:
@@ -107,12 +168,11 @@ def _signed(
         issued_at_us = epoch_us(document["issued_at"])
         if not all(isinstance(text, str) for text in (kid, value, sha256)):
             raise TypeError("kid, value and sha256 must be text")
+    except RecursionError:
+        raise _fault(ReceiptFault.MALFORMED, f"not a signed {name}: nested too deeply") from None
     except (KeyError, TypeError, ValueError, rfc8785.CanonicalizationError) as error:
         raise _fault(ReceiptFault.MALFORMED, f"not a signed {name}: {error!r}") from None
-    try:
-        known = {key["kid"]: (key["x"], key.get("retired_at_us")) for key in public_keys["keys"]}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise _fault(ReceiptFault.MALFORMED, f"not a JSON Web Key Set: {error!r}") from None
+    known = _known(public_keys)
     if algorithm != ALGORITHM:
         raise _fault(ReceiptFault.UNSUPPORTED_ALGORITHM, f"signed with {algorithm!r}")
     if kid not in known:
@@ -128,6 +188,22 @@ def _signed(
             ReceiptFault.RETIRED_KEY, f"issued after key {kid!r} was retired at {retired_at_us}"
         )
     return document, kid, sha256, issued_at_us
+
+
+def _known(public_keys: Mapping[str, Any]) -> dict[str, tuple[str, int | None]]:
+    """The public key, and when it was retired, by key id."""
+    known = {}
+    try:
+        for key in public_keys["keys"]:
+            kid, public_key, retired_at_us = key["kid"], key["x"], key.get("retired_at_us")
+            if not isinstance(kid, str) or not isinstance(public_key, str):
+                raise TypeError(f"kid and x must be text, not {kid!r} and {public_key!r}")
+            if retired_at_us is not None and not isinstance(retired_at_us, int):
+                raise TypeError(f"retired_at_us must be an integer, not {retired_at_us!r}")
+            known[kid] = (public_key, retired_at_us)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _fault(ReceiptFault.MALFORMED, f"not a JSON Web Key Set: {error!r}") from None
+    return known
 
 
 def _fault(reason: ReceiptFault, message: str) -> InvalidReceipt:

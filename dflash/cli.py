@@ -189,9 +189,8 @@ def _context(home: Path | None, database_url: str | None) -> object:
     from api.settings import Settings
     from metering.cli_context import CliContext
 
-    given: dict[str, Any] = {"home": home, "database_url": database_url}
     try:
-        settings = Settings(**{name: value for name, value in given.items() if value is not None})
+        settings = Settings.read(home=home, database_url=database_url)
     except ValidationError as error:
         faults = "; ".join(
             f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()

@@ -30,8 +30,9 @@ class ChatTemplate:
         environment.globals["strftime_now"] = _strftime_now
         try:
             self._template = environment.from_string(source)
-        except jinja2.TemplateSyntaxError as error:
-            raise InvalidModelFile(f"the chat template does not parse: {error}") from error
+        except Exception as error:
+            # besides syntax errors: nesting too deep, constants too large to fold
+            raise InvalidModelFile(f"the chat template does not compile: {error}") from error
         self._tokens = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:

@@ -26,6 +26,7 @@ from engine.errors import EngineError, EngineUnavailable, InvalidRequest
 from engine.protocols import StepObserver
 from engine.records import EngineInfo, EngineStats, FinishReason, FinishRecord, StepRecord
 from engine.requests import GenerationRequest
+from engine.scheduler.admission import check_sampling
 
 log = structlog.get_logger(__name__)
 
@@ -70,6 +71,7 @@ class EngineProcess:
 
     def submit(self, request: GenerationRequest) -> None:
         """Take a request. Raises InvalidRequest, EngineOverloaded or EngineUnavailable."""
+        check_sampling(request.sampling)
         self._running().submit(request)
 
     def cancel(self, request_id: str) -> None:
@@ -212,6 +214,12 @@ class Child:
                 if told.accepted:
                     return  # it was taken: its finish record says what became of it
             raise
+        except Exception as error:
+            with self._changed:
+                self._live.pop(request.request_id, None)
+            if isinstance(error, OverflowError | UnicodeEncodeError):
+                raise InvalidRequest(f"the request cannot be sent: {error}") from error
+            raise
         if answer.failure is not None:
             with self._changed:
                 self._live.pop(request.request_id, None)
@@ -260,8 +268,12 @@ class Child:
             self._questions[sequence] = question
         try:
             self._control.send(command(sequence))
-        except OSError as error:
-            raise EngineUnavailable("the engine was lost") from error
+        except Exception as error:
+            with self._changed:
+                self._questions.pop(sequence, None)
+            if isinstance(error, OSError):
+                raise EngineUnavailable("the engine was lost") from error
+            raise
         if not question.over.wait(_ANSWER_TIMEOUT_S):
             log.error("engine.stuck", pid=self.pid)
             self.kill()

@@ -26,10 +26,11 @@ class Tokenizer:
             self._inner = tokenizers.Tokenizer.from_str(header.tokenizer_json)
         except Exception as error:
             raise InvalidModelFile(f"the tokenizer cannot be rebuilt: {error}") from error
+        if self._inner.get_vocab_size() > header.model.architecture.vocab_size:
+            raise InvalidModelFile("the tokenizer has more tokens than the model")
         # we split off control tokens ourselves, so that text never turns into one by accident
         self._inner.encode_special_tokens = True
         self._tokens = header.tokens
-        self._chat_source = header.chat_template
         self.vocab_size = header.model.architecture.vocab_size
         self.context_length = header.model.architecture.context_length
         self.checksum = header.checksum
@@ -44,6 +45,7 @@ class Tokenizer:
         self._control_pattern = re.compile(
             f"({'|'.join(map(re.escape, longest_first))})" if longest_first else "(?!)"
         )
+        self._chat = self._compiled(header.chat_template)
 
     @classmethod
     def from_dfm(cls, path: Path | str) -> Tokenizer:
@@ -113,13 +115,12 @@ class Tokenizer:
         except (UnicodeEncodeError, TypeError) as error:
             raise InvalidRequest("the text is not valid Unicode: a lone surrogate") from error
 
-    @cached_property
-    def _chat(self) -> ChatTemplate | None:
-        if self._chat_source is None:
+    def _compiled(self, chat_source: str | None) -> ChatTemplate | None:
+        if chat_source is None:
             return None
         names = {index: text for text, index in self._control.items()}
         return ChatTemplate(
-            self._chat_source,
+            chat_source,
             bos_token=None if self.bos_id is None else names.get(self.bos_id),
             eos_token=names.get(self._tokens.eos_ids[0]),
         )

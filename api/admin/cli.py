@@ -17,13 +17,11 @@ from sqlalchemy import Connection
 from api import audit, keys, tenants
 from api.admin.schemas import AuditEntryView, IssuedKeyView, KeyView, TenantView
 from api.cursors import PAGE_MAX
-from api.keys import IssuedKey
+from api.keys import DAY_US, LIFETIME_DAYS_MAX, IssuedKey
 from api.roles import Role
 from metering import clock
 from metering.cli_context import CliContext
 from metering.database import open_database, transaction
-
-DAY_US = 86_400_000_000
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -139,7 +137,11 @@ def key() -> None:
 @click.option("--name", required=True, help="What the key is for.")
 @click.option("--tenant", "tenant_id", help="Whose key; none for operators and reviewers.")
 @click.option("--test", "test_mode", is_flag=True, help="A test key: metered, never charged.")
-@click.option("--days", type=click.IntRange(min=1), help="Let it expire after so many days.")
+@click.option(
+    "--days",
+    type=click.IntRange(1, LIFETIME_DAYS_MAX),
+    help="Let it expire after so many days.",
+)
 @as_json
 @click.pass_obj
 def create_key(

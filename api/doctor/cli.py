@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import click
 import msgspec
@@ -60,8 +59,9 @@ def doctor(ctx: click.Context, model: str | None, as_json: bool) -> None:
 
     Exits 1 when a check fails; warnings alone exit 0.
     """
-    given: dict[str, Any] = {"model": model} if model else {}
-    findings = examine(Settings(home=ctx.obj.home, database_url=ctx.obj.database_url, **given))
+    findings = examine(
+        Settings.read(home=ctx.obj.home, database_url=ctx.obj.database_url, model=model or None)
+    )
     if as_json:
         click.echo(msgspec.json.encode(findings).decode())
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, delete, insert, select
 
 from api.errors import IdempotencyMismatch, InvalidIdempotencyKey
 from api.tables import idempotency_keys
@@ -80,3 +80,8 @@ def claim(
             created_at_us=now_us,
         )
     )
+
+
+def release(connection: Connection, request_id: str) -> None:
+    """Give up the key of a request that was refused, so that it can be used again."""
+    connection.execute(delete(idempotency_keys).where(idempotency_keys.c.request_id == request_id))

@@ -62,7 +62,14 @@ async def chat_completions(
     order = await asyncio.to_thread(_chat_order, gateway.served, wire)
     key = IdempotencyKey.of(idempotency_key, body)
     return await _answer(
-        request, gateway, principal, wire, order=order, key=key, shape=CHAT, logprobs=wire.logprobs
+        request,
+        gateway,
+        principal,
+        wire,
+        order=order,
+        key=key,
+        shape=CHAT,
+        logprobs=wire.logprobs is True,
     )
 
 
@@ -263,14 +270,14 @@ def _order(served: ServedModel, wire: CompletionParameters, prompt: _Prompt) -> 
         input_ids=prompt.input_ids,
         max_tokens=prompt.max_tokens,
         sampling=orders.sampling_params(
-            temperature=wire.temperature,
+            temperature=1.0 if wire.temperature is None else wire.temperature,
             top_k=wire.top_k,
-            top_p=wire.top_p,
-            min_p=wire.min_p,
+            top_p=1.0 if wire.top_p is None else wire.top_p,
+            min_p=wire.min_p or 0.0,
             seed=wire.seed,
         ),
         stop=orders.stop_strings(wire.stop),
-        draft=wire.draft,
+        draft=wire.draft is not False,
         max_cost_nano=parse_nano(wire.max_cost) if wire.max_cost is not None else None,
         deadline_ms=None,
         end_user=end_user,

@@ -52,17 +52,17 @@ class CompletionParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     """What both endpoints take. The last group is accepted at its neutral value only."""
 
     model: str
-    temperature: float = 1.0
-    top_p: float = 1.0
+    temperature: float | None = None
+    top_p: float | None = None
     max_tokens: int | None = None
     stop: str | list[str] | None = None
     seed: int | None = None
-    stream: bool = False
+    stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
     top_k: int | None = None
-    min_p: float = 0.0
-    draft: bool = True
+    min_p: float | None = None
+    draft: bool | None = None
     max_cost: Amount | None = None
 
     n: int | None = None
@@ -74,6 +74,7 @@ class CompletionParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
         """Options given with other than their neutral value."""
         return {
             "n": self.n if self.n != 1 else None,
+            "stream_options": None if self.stream else self.stream_options,
             "frequency_penalty": self.frequency_penalty or None,
             "presence_penalty": self.presence_penalty or None,
             "logit_bias": self.logit_bias or None,
@@ -85,7 +86,7 @@ class ChatCompletionRequest(CompletionParameters, frozen=True, kw_only=True):
 
     messages: list[ChatMessage]
     max_completion_tokens: int | None = None
-    logprobs: bool = False
+    logprobs: bool | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
     response_format: ResponseFormat | None = None
@@ -110,6 +111,7 @@ class ChatCompletionRequest(CompletionParameters, frozen=True, kw_only=True):
         form = self.response_format
         return {
             **CompletionParameters.refused(self),
+            "messages": next((turn.name for turn in self.messages if turn.name), None),
             "store": self.store or None,
             "response_format": None if form is None or form.type == "text" else form,
             "top_logprobs": self.top_logprobs or None,
@@ -140,7 +142,7 @@ class CompletionRequest(CompletionParameters, frozen=True, kw_only=True):
         """Options given with other than their neutral value."""
         return {
             **CompletionParameters.refused(self),
-            "logprobs": self.logprobs or None,
+            "logprobs": self.logprobs,
             "best_of": self.best_of if self.best_of != 1 else None,
             "echo": self.echo or None,
             "suffix": self.suffix or None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +17,15 @@ import msgspec
 
 from engine.errors import InvalidRequest, ModelNotFound, PromptTooLong
 from engine.requests import SamplingParams
+from engine.scheduler.admission import check_sampling
 from engine.tokenizer import Tokenizer
 
 STOP_STRINGS_MAX = 4
 STOP_BYTES_MAX = 256
 TAGS_MAX = 16
 LABEL_CHARS_MAX = 200
+TEMPERATURE_MAX = 2
+TOP_K_MAX = 2**31 - 1
 SEED_MAX = 2**53 - 1  # what every JSON reader keeps exactly
 DEADLINE_MS_MAX = 3_600_000
 
@@ -119,19 +123,21 @@ def sampling_params(
     *, temperature: float, top_k: int | None, top_p: float, min_p: float, seed: int | None
 ) -> SamplingParams:
     """Validated sampling parameters; a missing seed is drawn here, so that it can be recorded."""
-    if not (math.isfinite(temperature) and 0 <= temperature <= 2):
-        raise InvalidRequest("temperature must be a number from 0 to 2", "temperature")
-    if top_k is not None and top_k < 1:
-        raise InvalidRequest("top_k must be at least 1", "top_k")
-    if not (math.isfinite(top_p) and 0 < top_p <= 1):
-        raise InvalidRequest("top_p must be above 0 and at most 1", "top_p")
-    if not (math.isfinite(min_p) and 0 <= min_p < 1):
-        raise InvalidRequest("min_p must be at least 0 and below 1", "min_p")
+    if not (math.isfinite(temperature) and 0 <= temperature <= TEMPERATURE_MAX):
+        raise InvalidRequest(
+            f"temperature must be a number from 0 to {TEMPERATURE_MAX}", "temperature"
+        )
+    if top_k is not None and top_k > TOP_K_MAX:
+        raise InvalidRequest(f"top_k must be at most {TOP_K_MAX}", "top_k")
     if seed is None:
         seed = secrets.randbelow(SEED_MAX + 1)
     elif not 0 <= seed <= SEED_MAX:
         raise InvalidRequest(f"seed must be from 0 to {SEED_MAX}", "seed")
-    return SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+    params = SamplingParams(
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
+    )
+    check_sampling(params)
+    return params
 
 
 def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -149,14 +155,24 @@ def labels(
     end_user: str | None, tags: Mapping[str, str] | None
 ) -> tuple[str | None, dict[str, str] | None]:
     """Validated attribution labels, which travel through to exports."""
-    if end_user is not None and not 0 < len(end_user) <= LABEL_CHARS_MAX:
-        raise InvalidRequest(f"end_user has 1 to {LABEL_CHARS_MAX} characters", "end_user")
+    if end_user is not None and not (end_user and _is_label(end_user)):
+        raise InvalidRequest(
+            f"end_user has 1 to {LABEL_CHARS_MAX} characters, no control characters", "end_user"
+        )
     for key, value in (tags or {}).items():
-        if not (0 < len(key) <= LABEL_CHARS_MAX and len(value) <= LABEL_CHARS_MAX):
-            raise InvalidRequest(f"a tag has at most {LABEL_CHARS_MAX} characters", "tags")
+        if not (key and _is_label(key) and _is_label(value)):
+            raise InvalidRequest(
+                f"a tag has at most {LABEL_CHARS_MAX} characters, no control characters", "tags"
+            )
     if tags is not None and len(tags) > TAGS_MAX:
         raise InvalidRequest(f"at most {TAGS_MAX} tags", "tags")
     return end_user, dict(tags) if tags is not None else None
+
+
+def _is_label(text: str) -> bool:
+    return len(text) <= LABEL_CHARS_MAX and not any(
+        unicodedata.category(character) == "Cc" for character in text
+    )
 
 
 def deadline(deadline_ms: int | None) -> int | None:

@@ -19,8 +19,9 @@ from api.gateway import Gateway, Live
 from api.inference.event_stream import disconnected
 from api.inference.generations import read
 from api.inference.schemas import GenerationView
+from engine.errors import EngineUnavailable
 from metering.database import snapshot
-from metering.events import FINAL_STATUSES, RequestSummary
+from metering.events import FINAL_STATUSES, RequestStatus, RequestSummary
 
 HTTP_CLIENT_CLOSED_REQUEST = 499  # never seen: the client is gone; it is for the access log
 
@@ -43,11 +44,16 @@ async def wait_settled(receive: Receive, gateway: Gateway, live: Live) -> Reques
 
 
 def read_final(database: Database, request_id: str) -> GenerationView:
-    """A request that is over; raises RequestInFlight for one that is not."""
+    """A request that is over; raises RequestInFlight for one that is not.
+
+    Raises EngineUnavailable for one that the engine refused, which was never begun.
+    """
     with snapshot(database) as connection:
         view = read(connection, None, request_id)
     if view.status not in FINAL_STATUSES:
         raise RequestInFlight("the request with this Idempotency-Key is still running")
+    if view.status == RequestStatus.REFUSED:
+        raise EngineUnavailable("the engine refused this request; send it again")
     return view
 
 

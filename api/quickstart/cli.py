@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 from rich.console import Console
@@ -48,10 +48,9 @@ def quickstart(
 
     Everything it makes is kept under the home, so the next run starts in seconds.
     """
-    given: dict[str, Any] = {"home": ctx.obj.home, "database_url": ctx.obj.database_url}
-    given |= {} if port is None else {"port": port}
-    given |= {} if model is None else {"model": model}
-    settings = Settings(**given)
+    settings = Settings.read(
+        home=ctx.obj.home, database_url=ctx.obj.database_url, port=port, model=model
+    )
     progress = Console(stderr=True, highlight=False)
     page = progress if as_json else Console(highlight=False)
     signal.signal(signal.SIGTERM, _terminate)

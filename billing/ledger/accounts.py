@@ -65,8 +65,21 @@ class Account:
         return f"{self.tenant_id or 'op'}:{self.kind}:{self.currency}"
 
 
-def lock(connection: Connection, wanted: Iterable[Account]) -> dict[Account, int]:
-    """Lock accounts until the transaction ends, creating those that are new; their balances.
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """All that ever left an account, and all that ever arrived."""
+
+    debits_nano: int
+    credits_nano: int
+
+    @property
+    def balance_nano(self) -> int:
+        """Credits minus debits."""
+        return self.credits_nano - self.debits_nano
+
+
+def lock(connection: Connection, wanted: Iterable[Account]) -> dict[Account, Sides]:
+    """Lock accounts until the transaction ends, creating those that are new; what they hold.
 
     Locks the credit account of every tenant involved before its others, tenants in a fixed order
     and the operator's accounts last. On SQLite the writer has the whole database already.
@@ -89,7 +102,7 @@ def lock(connection: Connection, wanted: Iterable[Account]) -> dict[Account, int
 def lock_tenant(connection: Connection, tenant_id: str, currency: str) -> int:
     """Lock everything that is booked for a tenant; its available credit in nano."""
     credit = Account(tenant_id, AccountKind.TENANT_CREDIT, currency)
-    return lock(connection, [credit])[credit]
+    return lock(connection, [credit])[credit].balance_nano
 
 
 def try_lock_tenant(connection: Connection, tenant_id: str, currency: str) -> bool:
@@ -103,9 +116,9 @@ def try_lock_tenant(connection: Connection, tenant_id: str, currency: str) -> bo
     return row is not None
 
 
-def _locked(connection: Connection, chosen: Collection[Account]) -> dict[str, int]:
+def _locked(connection: Connection, chosen: Collection[Account]) -> dict[str, Sides]:
     rows = connection.execute(
-        select(accounts.c.id, accounts.c.credits_nano - accounts.c.debits_nano)
+        select(accounts.c.id, accounts.c.debits_nano, accounts.c.credits_nano)
         .where(accounts.c.id.in_([account.id for account in chosen]))
         .order_by(
             accounts.c.tenant_id.is_(None),
@@ -115,7 +128,7 @@ def _locked(connection: Connection, chosen: Collection[Account]) -> dict[str, in
         )
         .with_for_update(key_share=True)
     )
-    return dict(rows.all())
+    return {row.id: Sides(row.debits_nano, row.credits_nano) for row in rows}
 
 
 def _create(connection: Connection, account: Account) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
-from billing.errors import Overdraft, TransferConflict
-from billing.ledger.accounts import NEVER_NEGATIVE, Account, lock
+from billing.errors import InvalidAmount, Overdraft, TransferConflict
+from billing.ledger.accounts import NEVER_NEGATIVE, Account, Sides, lock
+from billing.money import NANO_MAX, format_nano
 from billing.tables import accounts, transfers
 from metering import clock
 
@@ -52,22 +53,24 @@ def post(connection: Connection, transaction_id: str, wanted: Sequence[Transfer]
     """Book transfers as one transaction, within the caller's; false if booked before.
 
     Transfers of nothing are left out. Raises Overdraft when an account that must not go negative
-    would, and TransferConflict when an id was booked with another body or by another transaction;
-    nothing is changed in either case.
+    would, InvalidAmount when all that ever left or reached an account would pass `NANO_MAX`, and
+    TransferConflict when an id was booked with another body or by another transaction; nothing is
+    changed in any of these cases.
     """
     chosen = [transfer for transfer in wanted if transfer.amount_nano]
     if not chosen:
         return False
     rows = [_to_row(transaction_id, transfer) for transfer in chosen]
-    balances = lock(connection, _accounts(chosen))
+    found = lock(connection, _accounts(chosen))
     # Only now, under the tenant's lock, is a concurrent booking of the same cause visible.
     if _booked(connection, transaction_id, rows):
         return False
     deltas = _deltas(chosen)
     for account, (debits, credits) in deltas.items():
-        balance = balances[account]
-        if account.kind in NEVER_NEGATIVE and balance + credits - debits < 0:
-            raise Overdraft(account.id, debits - credits, balance)
+        sides = found[account]
+        if account.kind in NEVER_NEGATIVE and sides.balance_nano + credits - debits < 0:
+            raise Overdraft(account.id, debits - credits, sides.balance_nano)
+        _check_room(account, sides, debits, credits)
     connection.execute(
         update(accounts)
         .where(accounts.c.id == bindparam("account_id"))
@@ -95,6 +98,19 @@ def _deltas(chosen: Iterable[Transfer]) -> dict[Account, tuple[int, int]]:
         sides[transfer.debit][0] += transfer.amount_nano
         sides[transfer.credit][1] += transfer.amount_nano
     return {account: (debits, credits) for account, (debits, credits) in sides.items()}
+
+
+def _check_room(account: Account, sides: Sides, debits: int, credits: int) -> None:
+    """Refuse what no int64 holds: SQLite would go on in floats, and lose nanos."""
+    for name, total in (
+        ("debits", sides.debits_nano + debits),
+        ("credits", sides.credits_nano + credits),
+    ):
+        if total > NANO_MAX:
+            raise InvalidAmount(
+                f"the {name} of {account.id} would come to {format_nano(total)} "
+                f"{account.currency}; an account takes {format_nano(NANO_MAX)} in all"
+            )
 
 
 def _to_row(transaction_id: str, transfer: Transfer) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 GROUP = 32
+Q4_0_BYTES = 18  # read, never kept
 Q4_1_BYTES = 20
 Q8_0_BYTES = 34
 BLOCK_BYTES = (Q4_1_BYTES, Q8_0_BYTES)

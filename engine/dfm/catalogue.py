@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.dfm.header import Header, read_header
-from engine.errors import InvalidModelFile, ModelNotFound
+from engine.errors import InvalidModelFile, ModelNotFound, UnsupportedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,5 +99,5 @@ def entry(name: str) -> CatalogueEntry:
 def _inspect(path: Path) -> InstalledModel:
     try:
         return InstalledModel(path.stem, path, read_header(path), None)
-    except InvalidModelFile as error:
+    except (InvalidModelFile, UnsupportedModel) as error:
         return InstalledModel(path.stem, path, None, str(error))

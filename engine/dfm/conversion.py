@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -16,7 +17,7 @@ from engine.dfm.container import PendingTensor, write_dfm
 from engine.dfm.encoding import QUANT_TYPES, block_bytes, encode
 from engine.dfm.gguf_source import GgufSource, read_architecture
 from engine.dfm.gguf_tokenizer import read_tokenizer
-from engine.dfm.header import Architecture, ModelCard
+from engine.dfm.header import Architecture, ModelCard, read_cards
 from engine.errors import UnsupportedModel
 
 _Element = TypeVar("_Element", bound=np.generic)
@@ -40,23 +41,26 @@ def convert_gguf(
         raise UnsupportedModel(f"no quant type {quant_type!r}; there is: {', '.join(QUANT_TYPES)}")
     gguf_file = GgufSource(source)
     architecture = read_architecture(gguf_file, rope_theta)
-    tokenizer_json, tokens = read_tokenizer(gguf_file)
+    tokenizer_json, tokens = read_tokenizer(gguf_file, architecture.vocab_size)
     with source.open("rb") as file:
         source_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    card = ModelCard(
+        name=gguf_file.find("general.name", str) or source.stem,
+        architecture=architecture,
+        quantisation=quant_type,
+        source=source.name,
+        source_sha256=source_sha256,
+        source_types=gguf_file.types(),
+        licence=gguf_file.find("general.license", str),
+    )
+    # what no reader of the result would take is refused before it is written
+    read_cards(source, msgspec.json.encode(card), msgspec.json.encode(tokens))
     write_dfm(
         target,
-        model=ModelCard(
-            name=gguf_file.find("general.name") or source.stem,
-            architecture=architecture,
-            quantisation=quant_type,
-            source=source.name,
-            source_sha256=source_sha256,
-            source_types=gguf_file.types(),
-            licence=gguf_file.find("general.license"),
-        ),
+        model=card,
         tokens=tokens,
         tokenizer_json=tokenizer_json,
-        chat_template=gguf_file.find("tokenizer.chat_template"),
+        chat_template=gguf_file.find("tokenizer.chat_template", str),
         tensors=_tensors(gguf_file, architecture, quant_type),
         progress=progress,
     )
@@ -124,12 +128,15 @@ class _Part:
 
 
 def _vector(source: GgufSource, name: str, origin: str, size: int) -> PendingTensor:
-    return PendingTensor(name, (size,), lambda: source.load(origin))
+    return PendingTensor(name, (size,), lambda: source.load(origin, (size,)))
 
 
 def _biases(source: GgufSource, name: str, *parts: _Part) -> PendingTensor:
     def values() -> FloatArray:
-        return np.concatenate([_in_order(source.load(part.origin), part.heads) for part in parts])
+        loaded = [source.load(part.origin, (part.rows,)) for part in parts]
+        return np.concatenate(
+            [_in_order(each, part.heads) for each, part in zip(loaded, parts, strict=True)]
+        )
 
     return PendingTensor(name, (sum(part.rows for part in parts),), values)
 
@@ -148,16 +155,20 @@ def _matrix(
     if size is None:
 
         def values() -> FloatArray:
-            loaded = (_in_order(source.load(part.origin), part.heads) for part in parts)
-            return np.concatenate(list(loaded))
+            loaded = (source.load(part.origin, (part.rows, inputs)) for part in parts)
+            return np.concatenate(
+                [_in_order(each, part.heads) for each, part in zip(loaded, parts, strict=True)]
+            )
 
         return PendingTensor(name, (rows, inputs), values)
     if inputs % GROUP:
         raise UnsupportedModel(f"{source.path}: {name} has {inputs} inputs, not a multiple of 32")
 
     def blocks() -> Bytes:
-        encoded = (_in_order(encode(source, part.origin, size), part.heads) for part in parts)
-        return np.concatenate(list(encoded))
+        encoded = (encode(source, part.origin, (part.rows, inputs), size) for part in parts)
+        return np.concatenate(
+            [_in_order(each, part.heads) for each, part in zip(encoded, parts, strict=True)]
+        )
 
     return PendingTensor(name, (rows, inputs // GROUP, size), blocks, dtype="U8")
 

@@ -12,7 +12,7 @@ import numpy as np
 from gguf import GGMLQuantizationType
 from gguf.quants import quantize
 
-from engine.dfm.blocks import Q4_1_BYTES, Q8_0_BYTES, Bytes, q4_1_of_q4_0
+from engine.dfm.blocks import Q4_0_BYTES, Q4_1_BYTES, Q8_0_BYTES, Bytes, q4_1_of_q4_0
 from engine.dfm.gguf_source import GgufSource
 
 QUANT_TYPES = ("f32", "q4", "q8")
@@ -36,16 +36,17 @@ def block_bytes(
     return Q8_0_BYTES
 
 
-def encode(source: GgufSource, origin: str, size: int) -> Bytes:
-    """Return a tensor [N, K] in blocks [N, K / 32, size], rounding no more than it must."""
-    rows, _ = source.shape(origin)
-    kind = source.type(origin)
-    if size == Q4_1_BYTES and kind == "Q4_0":
-        return q4_1_of_q4_0(source.raw(origin).reshape(rows, -1, 18))
-    four = size == Q4_1_BYTES
+def encode(source: GgufSource, origin: str, shape: tuple[int, int], size: int) -> Bytes:
+    """Return a tensor [N, K] in blocks [N, K / 32, size], rounding no more than it must.
+
+    Raises InvalidModelFile for another shape, UnsupportedModel for a type nobody can read.
+    """
+    kind, four = source.type(origin), size == Q4_1_BYTES
     target = GGMLQuantizationType.Q4_1 if four else GGMLQuantizationType.Q8_0
+    if four and kind == "Q4_0":
+        return q4_1_of_q4_0(source.raw(origin, shape).reshape(shape[0], -1, Q4_0_BYTES))
     if kind == target.name:
-        blocks = source.raw(origin)
+        blocks = source.raw(origin, shape)
     else:
-        blocks = np.asarray(quantize(source.load(origin), target), dtype=np.uint8)
-    return blocks.reshape(rows, -1, size)
+        blocks = np.asarray(quantize(source.load(origin, shape), target), dtype=np.uint8)
+    return blocks.reshape(shape[0], -1, size)

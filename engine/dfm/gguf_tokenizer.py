@@ -44,24 +44,26 @@ PRE_TOKENIZERS: dict[str, dict[str, Any]] = {
 }
 
 
-def read_tokenizer(source: GgufSource) -> tuple[str, TokenCard]:
+def read_tokenizer(source: GgufSource, vocab_size: int) -> tuple[str, TokenCard]:
     """Return a tokenizer.json document and the tokens the engine must know.
+
+    `vocab_size` is how many tokens the model can embed; padding it beyond the tokens is common.
 
     Raises UnsupportedModel for another kind of tokenizer or an unknown pre-tokenizer.
     """
-    kind = source.value("tokenizer.ggml.model")
+    kind = source.value("tokenizer.ggml.model", str)
     if kind != "gpt2":
         raise UnsupportedModel(
             f"{source.path} has a {kind!r} tokenizer; supported: gpt2 (byte-level BPE)"
         )
-    name = source.value("tokenizer.ggml.pre")
+    name = source.value("tokenizer.ggml.pre", str)
     if name not in PRE_TOKENIZERS:
         raise UnsupportedModel(
             f"{source.path} has pre-tokenizer {name!r}; supported: {', '.join(PRE_TOKENIZERS)}"
         )
-    tokens: list[str] = source.value("tokenizer.ggml.tokens")
-    types: list[int] = source.value("tokenizer.ggml.token_type", [1] * len(tokens))
-    if len(types) != len(tokens) or len(set(tokens)) != len(tokens):
+    tokens = source.value("tokenizer.ggml.tokens", list[str])
+    types = source.value("tokenizer.ggml.token_type", list[int], [1] * len(tokens))
+    if len(types) != len(tokens) or len(set(tokens)) != len(tokens) or len(tokens) > vocab_size:
         raise InvalidModelFile(f"{source.path} has a contradictory vocabulary")
     added = [
         {
@@ -96,22 +98,24 @@ def read_tokenizer(source: GgufSource) -> tuple[str, TokenCard]:
             # whole words that are tokens are not merged step by step, as in llama.cpp
             "ignore_merges": name == "llama-bpe",
             "vocab": {token: index for index, token in enumerate(tokens)},
-            "merges": [merge.split(" ") for merge in source.value("tokenizer.ggml.merges")],
+            "merges": [
+                merge.split(" ") for merge in source.value("tokenizer.ggml.merges", list[str])
+            ],
         },
     }
     return json.dumps(document, ensure_ascii=False), _token_card(source, types)
 
 
 def _token_card(source: GgufSource, types: list[int]) -> TokenCard:
-    ends = [source.value("tokenizer.ggml.eos_token_id")]
+    ends = [source.value("tokenizer.ggml.eos_token_id", int)]
     for key in ("eot", "eom"):
-        end = source.find(f"tokenizer.ggml.{key}_token_id")
+        end = source.find(f"tokenizer.ggml.{key}_token_id", int)
         if end is not None:
             ends.append(end)
-    bos = source.find("tokenizer.ggml.bos_token_id")
+    bos = source.find("tokenizer.ggml.bos_token_id", int)
     return TokenCard(
-        eos_ids=tuple(dict.fromkeys(int(end) for end in ends)),
-        bos_id=None if bos is None else int(bos),
-        add_bos=bool(source.find("tokenizer.ggml.add_bos_token")),
+        eos_ids=tuple(dict.fromkeys(ends)),
+        bos_id=bos,
+        add_bos=bool(source.find("tokenizer.ggml.add_bos_token", bool)),
         control_ids=tuple(index for index, kind in enumerate(types) if kind == CONTROL),
     )

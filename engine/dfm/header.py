@@ -21,39 +21,51 @@ from typing import Annotated, Any, BinaryIO
 
 import msgspec
 
-from engine.errors import InvalidModelFile
+from engine.errors import InvalidModelFile, UnsupportedModel
 
 FORMAT = "dfm/1"
+FAMILIES = ("llama",)  # the networks that `engine.model` computes
 HEADER_BYTES_MAX = 256 * 2**20
 DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "I32": 4, "I8": 1, "U8": 1}
+ROTARY_ELEMENTS_MAX = 2**28  # positions times head dimensions: tables of 1 GiB
 
-
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+# Far beyond any model of these families, and near enough that a size computed from them stays one.
+Layers = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+Width = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+InnerWidth = Annotated[int, msgspec.Meta(ge=1, le=2**20)]
+Heads = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+HeadDim = Annotated[int, msgspec.Meta(ge=2, le=1024, multiple_of=2)]  # rotated in pairs
+Vocabulary = Annotated[int, msgspec.Meta(ge=1, le=2**21)]
+Context = Annotated[int, msgspec.Meta(ge=1, le=2**24)]
+Extent = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+Offset = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Theta = Annotated[float, msgspec.Meta(gt=1, le=1e12)]
+Epsilon = Annotated[float, msgspec.Meta(gt=0, le=1)]
+Factor = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
 
 
 class RopeProfile(msgspec.Struct, frozen=True):
     """How positions become rotations; draft and verifier use the same one."""
 
-    theta: Positive
-    dimensions: Count
-    scaling_factor: Positive = 1.0  # positions are divided by it
-    frequency_factors: tuple[float, ...] | None = None  # each frequency is divided by its own
+    theta: Theta
+    dimensions: HeadDim
+    scaling_factor: Factor = 1.0  # positions are divided by it
+    frequency_factors: tuple[Factor, ...] | None = None  # each frequency is divided by its own
 
 
 class Architecture(msgspec.Struct, frozen=True):
     """The shape of the network."""
 
-    family: str  # "llama"
-    layers: Count
-    hidden: Count
-    intermediate: Count
-    heads: Count
-    kv_heads: Count
-    head_dim: Count
-    vocab_size: Count
-    context_length: Count
-    norm_epsilon: Positive
+    family: str  # one of FAMILIES
+    layers: Layers
+    hidden: Width
+    intermediate: InnerWidth
+    heads: Heads
+    kv_heads: Heads
+    head_dim: HeadDim
+    vocab_size: Vocabulary
+    context_length: Context
+    norm_epsilon: Epsilon
     tied_embeddings: bool
     rope: RopeProfile
 
@@ -84,12 +96,15 @@ class ModelCard(msgspec.Struct, frozen=True):
     licence: str | None = None
 
 
+Cards = tuple[ModelCard, TokenCard]
+
+
 class TensorEntry(msgspec.Struct, frozen=True):
     """One tensor's place: bytes `begin` to `end`, half-open, counted from the data's start."""
 
     dtype: str
-    shape: tuple[int, ...]
-    data_offsets: tuple[int, int]
+    shape: Annotated[tuple[Extent, ...], msgspec.Meta(min_length=1, max_length=4)]
+    data_offsets: tuple[Offset, Offset]
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -120,7 +135,8 @@ def header_sha256(document: dict[str, Any]) -> str:
 def read_header(path: Path | str) -> Header:
     """Read and validate the header; the tensors are not read.
 
-    Raises InvalidModelFile for anything that is not a whole, untouched `.dfm` header.
+    Raises InvalidModelFile for anything that is not a whole, untouched `.dfm` header of a model
+    that can be; UnsupportedModel for a family that the engine does not implement.
     """
     path = Path(path)
     try:
@@ -144,7 +160,7 @@ def _parse(path: Path, size: int, file: BinaryIO) -> Header:
         )
     try:
         document = msgspec.json.decode(raw)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidModelFile(f"{path} is not a .dfm file: its header is not JSON") from error
     return _validate(path, size, length, document)
 
@@ -157,19 +173,25 @@ def _validate(path: Path, size: int, length: int, document: Any) -> Header:
         raise InvalidModelFile(
             f"{path} has format {metadata['format']}; this engine reads {FORMAT}"
         )
-    if metadata.get("header_sha256") != header_sha256(document):
+    try:
+        digest = header_sha256(document)
+    except (msgspec.MsgspecError, OverflowError, RecursionError) as error:
+        raise InvalidModelFile(f"{path} is not a .dfm file: {error}") from error
+    if metadata.get("header_sha256") != digest:
         raise InvalidModelFile(f"{path} was changed: its header does not match its checksum")
     try:
+        strings = msgspec.convert(metadata, type=dict[str, str])
+        model, tokens = read_cards(path, strings["model"], strings["tokens"])
         header = Header(
-            model=msgspec.json.decode(metadata["model"], type=ModelCard),
-            tokens=msgspec.json.decode(metadata["tokens"], type=TokenCard),
-            tokenizer_json=metadata["tokenizer"],
-            chat_template=metadata.get("chat_template"),
+            model=model,
+            tokens=tokens,
+            tokenizer_json=strings["tokenizer"],
+            chat_template=strings.get("chat_template"),
             tensors=msgspec.convert(
                 {k: v for k, v in document.items() if k != "__metadata__"},
                 type=dict[str, TensorEntry],
             ),
-            tensors_sha256=metadata["tensors_sha256"],
+            tensors_sha256=strings["tensors_sha256"],
             data_offset=8 + length,
             data_bytes=size - 8 - length,
         )
@@ -177,6 +199,46 @@ def _validate(path: Path, size: int, length: int, document: Any) -> Header:
         raise InvalidModelFile(f"{path} has an incomplete header: {error}") from error
     _check_extents(path, header)
     return header
+
+
+def read_cards(path: Path, model_json: str | bytes, tokens_json: str | bytes) -> Cards:
+    """Return the two cards of the file at `path`, checked against their bounds and each other.
+
+    Raises InvalidModelFile or UnsupportedModel.
+    """
+    try:
+        model = msgspec.json.decode(model_json, type=ModelCard)
+        tokens = msgspec.json.decode(tokens_json, type=TokenCard)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidModelFile(f"{path} does not describe a model: {error}") from error
+    shape = model.architecture
+    if shape.family not in FAMILIES:
+        raise UnsupportedModel(
+            f"{path} has architecture {shape.family!r}; supported: {', '.join(FAMILIES)}"
+        )
+    factors, special = shape.rope.frequency_factors, {*tokens.eos_ids, *tokens.control_ids}
+    if tokens.bos_id is not None:
+        special.add(tokens.bos_id)
+    for is_so, contradiction in (
+        (shape.heads % shape.kv_heads != 0, "its heads do not share key-value heads evenly"),
+        (shape.rope.dimensions != shape.head_dim, "its rotation is not as wide as its heads"),
+        (
+            shape.context_length * shape.head_dim > ROTARY_ELEMENTS_MAX,
+            "its context is too long for heads so wide",
+        ),
+        (
+            factors is not None and 2 * len(factors) != shape.head_dim,
+            "it has not one frequency factor per pair of dimensions",
+        ),
+        (not tokens.eos_ids, "no token ends its text"),
+        (
+            not all(0 <= token < shape.vocab_size for token in special),
+            "a special token lies outside its vocabulary",
+        ),
+    ):
+        if is_so:
+            raise InvalidModelFile(f"{path} does not describe a model: {contradiction}")
+    return model, tokens
 
 
 def _check_extents(path: Path, header: Header) -> None:

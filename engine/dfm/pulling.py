@@ -13,7 +13,7 @@ from pathlib import Path
 from engine.dfm.catalogue import CatalogueEntry, models_folder
 from engine.dfm.conversion import convert_gguf
 from engine.dfm.header import read_header
-from engine.errors import InvalidModelFile, ModelNotFound
+from engine.errors import InvalidModelFile, ModelNotFound, UnsupportedModel
 
 Progress = Callable[[str, int, int | None], None]  # stage, done, total; null: it can't be told
 CHUNK_BYTES = 1 << 20
@@ -57,7 +57,7 @@ def pull_gguf(entry: CatalogueEntry, home: Path, progress: Progress) -> Path:
 def _is_conversion_of(target: Path, entry: CatalogueEntry) -> bool:
     try:
         return read_header(target).model.source_sha256 == entry.member_sha256
-    except InvalidModelFile:
+    except (InvalidModelFile, UnsupportedModel):
         return False  # absent, of an older format, or broken: made anew
 
 

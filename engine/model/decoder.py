@@ -71,9 +71,11 @@ class Decoder:
         count = threads or usable_cores()
         torch.set_num_threads(count)
         shape = file.header.model.architecture
-        storage = KvStorage(shape.layers, kv_tokens, shape.kv_heads, shape.head_dim, device)
         with torch.inference_mode():
             weights = load_weights(file, opened, torch.device(device))
+        # only now, when the tensors have borne out the sizes that it takes
+        storage = KvStorage(shape.layers, kv_tokens, shape.kv_heads, shape.head_dim, device)
+        with torch.inference_mode():
             return cls(file.header, weights, storage, opened.name, count)
 
     @property

@@ -9,6 +9,8 @@ from engine.config import ROLLBACK_POLICIES, EngineConfig
 from engine.errors import InvalidConfig, InvalidRequest, PromptTooLong
 from engine.requests import GenerationRequest, SamplingParams
 
+TOP_K_MAX = 2**31 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -48,8 +50,8 @@ def check_sampling(params: SamplingParams) -> None:
         raise InvalidRequest("temperature must be a finite number, 0 or more", "temperature")
     if 0.0 < params.temperature < 1e-6:  # its inverse must stay far from float32's range
         raise InvalidRequest("temperature must be 0, or at least 0.000001", "temperature")
-    if params.top_k is not None and params.top_k < 1:
-        raise InvalidRequest("top_k must be at least 1, or absent", "top_k")
+    if params.top_k is not None and not 1 <= params.top_k <= TOP_K_MAX:
+        raise InvalidRequest(f"top_k must be from 1 to {TOP_K_MAX}, or absent", "top_k")
     if not 0.0 < params.top_p <= 1.0:
         raise InvalidRequest("top_p must lie in (0, 1]", "top_p")
     if not 0.0 <= params.min_p <= 1.0:

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from api_cases import HeldClock, make_house
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, select, update
 
 from api import key_format, keys, tenants
 from api.errors import (
@@ -279,3 +279,14 @@ def test_another_tenants_key_is_not_found(sqlite_database: Engine) -> None:
             with pytest.raises(NotFound):
                 keys.owned(connection, other.tenant_id, key_id)
         assert keys.owned(connection, None, house.key_ids[Role.OWNER]).tenant_id == house.tenant_id
+
+
+def test_a_successor_of_a_key_that_outlives_the_limit_is_kept_within_it(
+    sqlite_database: Engine, held_clock: HeldClock
+) -> None:
+    issued = issue(sqlite_database)
+    limit_us = keys.LIFETIME_DAYS_MAX * keys.DAY_US
+    with transaction(sqlite_database) as connection:
+        connection.execute(update(api_keys).values(expires_at_us=2 * limit_us + 10**15))
+        successor = keys.rotate(connection, issued.key.id, overlap_s=0)
+    assert successor.key.expires_at_us == successor.key.created_at_us + limit_us

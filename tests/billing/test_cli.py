@@ -115,6 +115,17 @@ def test_an_amount_that_is_none_grants_nothing(run: Run, served: Settlement, amo
     assert "0.999994" in run(credit, "show", "ten_1").output
 
 
+def test_credit_beyond_what_an_account_takes_is_refused_and_the_books_hold(
+    run: Run, served: Settlement
+) -> None:
+    for _ in range(9):
+        run(credit, "grant", "ten_1", "999999999")
+    before = run(credit, "show", "ten_1").output
+    run(credit, "grant", "ten_1", "999999999", status=1)
+    assert run(credit, "show", "ten_1").output == before
+    assert run(reconcile).output.startswith("0 differences")
+
+
 def test_credit_of_nobody_is_an_error(run: Run) -> None:
     run(credit, "show", "ten_none", status=1)
     run(credit, "grant", "ten_none", "1", status=1)
@@ -171,8 +182,23 @@ def test_a_receipt_is_verified_with_the_keys_it_came_with(
     output = run(receipt, "verify", receipt_file, "--keys", keys_file).output
     assert output.startswith("valid: req_1, 0.000006 USD, issued 20")
     assert served._signer.kid in output
-    receipt_file.write_text(json.dumps({"id": "req_1", "receipt": envelope, "output": "text"}))
-    run(receipt, "verify", receipt_file, "--keys", keys_file)
+    assert "the text itself was not checked" in output
+
+
+def test_a_whole_answer_is_compared_with_its_receipt(
+    run: Run, context: CliContext, served: Settlement, tmp_path: Path
+) -> None:
+    envelope, _, _ = stored(context)
+    file = tmp_path / "answer.json"
+    file.write_text(json.dumps({"id": "req_1", "receipt": envelope, "output": None}))
+    output = run(receipt, "verify", file).output
+    assert "leaves it out: output, cost, currency, usage.input_tokens" in output
+    for change, message in (
+        ({"output": "another text"}, "answer_differs: the output's hash is "),
+        ({"id": "req_2"}, "answer_differs: id is 'req_2' in the answer"),
+    ):
+        file.write_text(json.dumps({"receipt": envelope} | change))
+        assert message in run(receipt, "verify", file, status=1).output
 
 
 def test_a_forged_receipt_is_refused_by_name(
@@ -186,6 +212,7 @@ def test_a_forged_receipt_is_refused_by_name(
         (json.dumps([]), "malformed"),
         (json.dumps({"receipt": None}), "malformed"),
         ("{", "not JSON"),
+        ("[" * 100_000, "malformed: "),
     ):
         file.write_text(content)
         assert reason in run(receipt, "verify", file, status=1).output
@@ -214,6 +241,9 @@ def test_a_receipt_is_shown_with_its_adjustments_and_they_verify_too(
     foreign["adjustments"][0]["adjustment"]["amount"] = "-1"
     file.write_text(json.dumps(foreign))
     assert "wrong_hash" in run(receipt, "verify", file, status=1).output
+    file.write_text(json.dumps(foreign | {"adjustments": 5}))
+    output = run(receipt, "verify", file, status=1).output
+    assert "malformed: adjustments must be a list" in output
     run(receipt, "show", "req_none", status=1)
 
 

@@ -123,6 +123,30 @@ def test_yaml_never_builds_objects() -> None:
     assert "not YAML" in faults("!!python/object/apply:os.getcwd []")[0]
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("a: b\nx: 2026-13-45", "line 2: not a valid timestamp: '2026-13-45'"),
+        ('a: !!int "z"', "line 1: not a valid int: 'z'"),
+        ('a: !!int ""', "line 1: not a valid int: ''"),
+        ("a: !!float zz", "line 1: not a valid float: 'zz'"),
+        ("a: !!bool zz", "line 1: not a valid bool: 'zz'"),
+        ("a: !!timestamp x", "line 1: not a valid timestamp: 'x'"),
+        ("- " * 3000 + "a", "not a tariff: nested too deeply"),
+    ],
+)
+def test_a_value_that_is_not_what_its_tag_says_is_refused_with_its_line(
+    text: str, fault: str
+) -> None:
+    assert faults(text) == (fault,)
+
+
+def test_a_number_of_any_length_is_refused() -> None:
+    huge = "0x" + "f" * 5000
+    for field in ("title", "input"):
+        assert "a number of 20000 bits" in " ".join(faults(f"{field}: {huge}"))
+
+
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=5),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from billing.rating import rate
 from billing.receipt_documents import ReviewTerms, epoch_us, iso, receipt_document
 from billing.signing import ALGORITHM, Signer
 from billing.tariffs import document_sha256, shipped
-from billing.verification import verify, verify_adjustment
+from billing.verification import compare_answer, verify, verify_adjustment
 from metering.events import RequestSummary
 
 TERMS = shipped()["composite"]
@@ -133,8 +134,6 @@ def test_a_receipt_holds_no_float_and_nothing_secret(envelope: Envelope) -> None
 
 
 def rehash(envelope: Envelope) -> None:
-    import hashlib
-
     import rfc8785
 
     envelope["sha256"] = hashlib.sha256(rfc8785.dumps(envelope["receipt"])).hexdigest()
@@ -188,6 +187,13 @@ def test_every_forgery_is_refused_by_its_name(
     assert refusal.value.reason is fault
 
 
+BAD_KEYS = [
+    {"keys": [{"kid": "a", "x": 5}]},
+    {"keys": [{"kid": 1, "x": "AA"}, {"kid": "a", "x": "AA"}]},
+    {"keys": [{"kid": "a", "x": "AA", "retired_at_us": "now"}]},
+]
+
+
 @pytest.mark.parametrize("nonsense", [None, [], "receipt", 7, {}])
 def test_what_is_no_envelope_is_malformed(signer: Signer, nonsense: Any) -> None:
     with pytest.raises(InvalidReceipt) as refusal:
@@ -195,7 +201,9 @@ def test_what_is_no_envelope_is_malformed(signer: Signer, nonsense: Any) -> None
     assert refusal.value.reason is ReceiptFault.MALFORMED
 
 
-@pytest.mark.parametrize("keys", [None, [], {}, {"keys": 3}, {"keys": [3]}, {"keys": [{}]}])
+@pytest.mark.parametrize(
+    "keys", [None, [], {}, {"keys": 3}, {"keys": [3]}, {"keys": [{}]}, *BAD_KEYS]
+)
 def test_what_is_no_key_set_is_malformed(envelope: Envelope, keys: Any) -> None:
     with pytest.raises(InvalidReceipt) as refusal:
         verify(envelope, keys)
@@ -249,6 +257,75 @@ def test_a_receipt_never_passes_for_an_adjustment(signer: Signer) -> None:
     with pytest.raises(InvalidReceipt) as refusal:
         verify_adjustment(signed, signer.key_set())
     assert refusal.value.reason is ReceiptFault.MALFORMED
+
+
+TEXT = "für dich"
+
+
+@pytest.fixture
+def answer(signer: Signer) -> dict[str, Any]:
+    document = receipt_of(summary())
+    document["output"]["sha256"] = hashlib.sha256(TEXT.encode()).hexdigest()
+    counts = ("input_tokens", "output_tokens")
+    return {
+        "id": "req_1",
+        "output": TEXT,
+        "cost": document["total"],
+        "currency": "USD",
+        "usage": {name: document["output"][name] for name in counts},
+        "receipt": sign(signer, document),
+    }
+
+
+def test_an_answer_that_says_what_its_receipt_says_holds(answer: dict[str, Any]) -> None:
+    assert compare_answer(answer) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"output": TEXT + "!"}, "the output's hash is "),
+        ({"output": ""}, "the output's hash is "),
+        ({"id": "req_2"}, "id is 'req_2' in the answer, the receipt says 'req_1'"),
+        ({"cost": "0"}, "cost is '0' in the answer"),
+        ({"cost": None}, "cost is None in the answer"),
+        ({"currency": "EUR"}, "currency is 'EUR' in the answer, the receipt says 'USD'"),
+        ({"usage": {"input_tokens": 1}}, "usage.input_tokens is 1 in the answer"),
+        ({"usage": {"output_tokens": 9.5}}, "usage.output_tokens is 9.5 in the answer"),
+    ],
+)
+def test_an_answer_that_says_otherwise_is_refused_by_name(
+    answer: dict[str, Any], change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidReceipt) as refusal:
+        compare_answer(answer | change)
+    assert refusal.value.reason is ReceiptFault.ANSWER_DIFFERS
+    assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize("output", [5, ["a"], "\ud800"])
+def test_an_output_that_is_no_text_is_malformed(answer: dict[str, Any], output: Any) -> None:
+    with pytest.raises(InvalidReceipt) as refusal:
+        compare_answer(answer | {"output": output})
+    assert refusal.value.reason is ReceiptFault.MALFORMED
+
+
+def test_what_an_answer_leaves_out_is_named_as_unchecked(answer: dict[str, Any]) -> None:
+    assert compare_answer(answer | {"output": None}) == ("output",)
+    assert compare_answer({"receipt": answer["receipt"], "output": TEXT}) == (
+        "id",
+        "cost",
+        "currency",
+        "usage.input_tokens",
+        "usage.output_tokens",
+    )
+
+
+def test_a_receipt_nested_too_deeply_is_malformed(signer: Signer, envelope: Envelope) -> None:
+    for _ in range(3000):
+        envelope["receipt"] = {"receipt": envelope["receipt"]}
+    with pytest.raises(InvalidReceipt, match="nested too deeply"):
+        verify(envelope, signer.key_set())
 
 
 @pytest.mark.parametrize("at_us", [0, 1, ISSUED_US, 1_790_000_002_999_999])

@@ -10,6 +10,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -18,9 +19,10 @@ from engine_sequences import request
 from tiny_models import write_tiny_dfm
 
 from engine.config import EngineConfig
-from engine.errors import EngineUnavailable
+from engine.errors import EngineUnavailable, InvalidRequest
 from engine.process import EngineProcess
 from engine.records import FinishReason
+from engine.requests import SamplingParams
 
 CONFIG = EngineConfig(kv_tokens=512, threads=1, max_running=4)
 
@@ -66,6 +68,25 @@ def refuses(engine: EngineProcess) -> bool:
 def test_it_runs_in_a_process_of_its_own_and_says_which(engine: EngineProcess) -> None:
     assert engine.info.pid != os.getpid()
     assert alive(engine.info.pid)
+
+
+@pytest.mark.parametrize(
+    "unsendable",
+    [
+        {"sampling": SamplingParams(top_k=2**64)},
+        {"sampling": SamplingParams(seed=2**64)},
+        {"max_tokens": 2**64},
+        {"stop": ("\ud800",)},
+    ],
+)
+def test_a_request_that_cannot_be_encoded_is_refused_and_leaves_nothing_behind(
+    engine: EngineProcess, ears: Ears, unsendable: dict[str, Any]
+) -> None:
+    name = ascii(unsendable)
+    with pytest.raises(InvalidRequest):
+        engine.submit(request([5], request_id=name, **unsendable))
+    engine.submit(request([5, 6], 2, request_id=name, ignore_eos=True))
+    assert ears.finish(name).reason is FinishReason.LENGTH
 
 
 def test_a_child_that_dies_ends_its_requests_as_error_and_is_replaced(

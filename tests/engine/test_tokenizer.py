@@ -10,7 +10,7 @@ from real_model import real_dfm, real_gguf
 from tiny_models import write_tiny_dfm, write_tiny_gguf
 
 from engine.dfm.conversion import convert_gguf
-from engine.errors import InvalidRequest
+from engine.errors import InvalidModelFile, InvalidRequest
 from engine.tokenizer import Tokenizer
 
 # what llama.cpp (llama-cpp-python 0.3.36) makes of these texts with the same GGUF
@@ -130,3 +130,13 @@ def test_a_template_that_refuses_says_why(tmp_path, template, refusal):
     tokenizer = Tokenizer.from_dfm(convert_gguf(source, tmp_path / "t.dfm"))
     with pytest.raises(InvalidRequest, match=refusal):
         tokenizer.encode_chat([{"role": "user", "content": "hi"}])
+
+
+@pytest.mark.parametrize(
+    "template", ["{% if %}", "{{ nothing | unheard_of }}", "{{ " + "(" * 5000 + ")" * 5000 + " }}"]
+)
+def test_a_template_that_does_not_compile_is_refused_at_once(tmp_path, template):
+    source = write_tiny_gguf(tmp_path / "t.gguf", chat_template=template)
+    path = convert_gguf(source, tmp_path / "t.dfm")
+    with pytest.raises(InvalidModelFile, match="template does not compile"):
+        Tokenizer.from_dfm(path)

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from gateway_process import Gateway, GatewayHome, Tenant, make_tenant
-from tiny_models import write_tiny_dfm
+from tiny_models import TinyShape, write_tiny_dfm
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_dfm(tmp_path_factory.mktemp("model") / "tiny.dfm")
+    shape = TinyShape(context_length=2048)  # room for requests that outlast a test's patience
+    return write_tiny_dfm(tmp_path_factory.mktemp("model") / "tiny.dfm", shape)
 
 
 @pytest.fixture(scope="session")

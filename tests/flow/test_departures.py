@@ -12,7 +12,8 @@ import psutil
 from flow_streams import events
 from gateway_process import Gateway, GatewayHome, Tenant, make_tenant
 
-LONG = {"prompt": "Once upon a time", "max_tokens": 400, "seed": 3}
+# Undrafted and long: seconds of work even for a tiny model, so that leaving comes before the end.
+LONG = {"prompt": "Once upon a time", "max_tokens": 1800, "seed": 3, "draft": False}
 
 
 def wait_final(client: httpx.Client, generation_id: str) -> dict:
@@ -161,3 +162,38 @@ def test_the_engine_process_dying_fails_its_requests_and_the_gateway_goes_on(
         assert again.json()["usage"]["energy_class"] == "estimated"
         assert_nothing_held(client)
     gateway.home.dflash("reconcile")
+
+
+def test_a_key_used_while_the_engine_was_away_can_be_used_again(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    body, headers = {**LONG, "max_tokens": 8}, {"idempotency-key": "away"}
+    with gateway.client(tenant.key) as client:
+        for child in psutil.Process(gateway.process.pid).children(recursive=True):
+            child.kill()
+        answer = client.post("/generate", json=body, headers=headers)
+        for _ in range(200):
+            if answer.status_code == 200 and answer.json()["status"] == "completed":
+                break
+            assert answer.status_code == 503 or answer.json()["status"] == "failed"
+            if answer.status_code == 200:
+                headers = {"idempotency-key": "after"}  # it had begun, and that is its answer
+            time.sleep(0.1)
+            answer = client.post("/generate", json=body, headers=headers)
+        assert answer.json()["usage"]["output_tokens"] == 8
+        assert_nothing_held(client)
+    gateway.home.dflash("reconcile")
+
+
+def test_what_keeps_a_gateway_from_starting_is_one_line(
+    gateway: Gateway, own_home: GatewayHome
+) -> None:
+    second = gateway.home.dflash("serve", "--port", "0", check=False)
+    assert second.returncode == 1
+    assert second.stderr.strip().splitlines()[-1] == (
+        "Error: another gateway serves this database; stop it first"
+    )
+    own_home.settings["DFLASH_NOPE"] = "1"
+    refused = own_home.dflash("serve", check=False)
+    assert refused.returncode == 1
+    assert "DFLASH_NOPE is no setting" in refused.stderr

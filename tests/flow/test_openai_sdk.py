@@ -96,6 +96,7 @@ def test_log_probabilities_are_the_raw_verifiers(sdk: openai.OpenAI, model: str)
         {"top_logprobs": 3, "logprobs": True},
         {"response_format": {"type": "json_object"}},
         {"tools": [{"type": "function", "function": {"name": "f"}}]},
+        {"stream_options": {"include_usage": True}},
     ],
 )
 def test_an_option_we_cannot_honour_is_refused_by_name(

@@ -32,6 +32,10 @@ def test_an_answer_comes_with_a_receipt_that_verifies_offline(
     keys_file.write_text(json.dumps(keys))
     home = gateway.home
     home.dflash("receipt", "verify", str(receipt_file), "--keys", str(keys_file))
+    answer_file = tmp_path / "answer.json"
+    answer_file.write_text(json.dumps(answer))
+    whole = home.dflash("receipt", "verify", str(answer_file), "--keys", str(keys_file))
+    assert "not checked" not in whole.stdout
 
     forged = json.loads(receipt_file.read_text())
     forged["receipt"]["total"] = "0"

@@ -32,6 +32,7 @@ class TinyShape:
     context_length: int = 512
     tied_embeddings: bool = True
     biases: bool = False
+    vocab_size: int | None = None  # rows of the embedding; as many as there are tokens
     theta: float | None = 10_000.0
     seed: int = 0
 
@@ -116,7 +117,7 @@ def random_weights(shape: TinyShape) -> dict[str, np.ndarray]:
     """Weights under their GGUF names, scaled so that activations stay near one."""
     random = np.random.default_rng(shape.seed)
     head_dim = shape.hidden // shape.heads
-    vocab_size = len(vocabulary())
+    vocab_size = shape.vocab_size or len(vocabulary())
 
     def matrix(rows: int, columns: int) -> np.ndarray:
         return (random.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32)

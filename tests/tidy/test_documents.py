@@ -32,7 +32,7 @@ def inline(document: Path) -> list[str]:
 def commands(document: Path) -> Iterator[str]:
     """Command lines: in inline code, and in shell fences, continuation lines joined."""
     for code in inline(document):
-        if code.split()[0] in PROGRAMS and " " in code:
+        if code.partition(" ")[0] in PROGRAMS and " " in code:
             yield code
     for language, body in FENCE.findall(text(document)):
         if language in {"sh", "bash", "console"}:

@@ -138,3 +138,11 @@ def test_what_makes_no_sense_fails_and_changes_nothing(
     assert result.exit_code != 0
     assert isinstance(result.exception, error)
     assert terminal.json("admin", "audit")["items"] == []
+
+
+@pytest.mark.parametrize("days", ["0", "36501", "3000000", "9" * 30])
+def test_a_key_whose_expiry_no_calendar_shows_is_never_made(terminal: Terminal, days: str) -> None:
+    options = ("--role", "operator", "--name", "n", "--days")
+    assert terminal.run("key", "create", *options, days).exit_code == 2
+    assert terminal.json("key", "list")["items"] == []
+    assert terminal.json("key", "create", *options, "36500")["expires_at"].startswith("2126-")

@@ -56,6 +56,7 @@ def test_an_owner_reaches_no_key_but_its_tenants(
         ({"role": "operator"}, 400, "role"),
         ({"role": "king"}, 400, "role"),
         ({"role": "owner", "expires_at": "2020-01-01T00:00:00Z"}, 400, "expires_at"),
+        ({"role": "owner", "expires_at": "9999-12-31T00:00:00Z"}, 400, "expires_at"),
         ({"role": "owner", "expires_at": "2027-01-01T00:00:00"}, 400, "expires_at"),
         ({"role": "owner", "scopes": ["admin"]}, 400, "scopes"),
     ],

@@ -9,11 +9,11 @@ from billing_world import add_tenant, balances, books_balance
 from sqlalchemy import Connection, Engine, func, select
 
 from billing.errors import InvalidAmount, Overdraft, TransferConflict, UnknownTenant
-from billing.ledger.accounts import Account, AccountKind, lock
+from billing.ledger.accounts import Account, AccountKind, Sides, lock
 from billing.ledger.balances import Balance, balance
 from billing.ledger.credits import grant
 from billing.ledger.posting import Transfer, TransferKind, post
-from billing.money import NANO
+from billing.money import NANO, NANO_MAX
 from billing.tables import transfers
 from metering.database import transaction
 
@@ -111,7 +111,7 @@ def test_amounts_have_no_sign_and_currencies_never_mix(connection: Connection) -
 
 
 def test_locking_a_tenants_account_locks_its_credit_first(connection: Connection) -> None:
-    assert lock(connection, [EARNINGS]) == {EARNINGS: 0, CREDIT: NANO}
+    assert lock(connection, [EARNINGS]) == {EARNINGS: Sides(0, 0), CREDIT: Sides(0, NANO)}
 
 
 def test_credit_is_granted_once_per_cause(connection: Connection) -> None:
@@ -133,6 +133,23 @@ def test_one_cause_may_name_grants_of_two_tenants(connection: Connection) -> Non
 def test_a_grant_of_nothing_is_refused(connection: Connection, amount: int) -> None:
     with pytest.raises(InvalidAmount):
         grant(connection, "ten_2", amount, "x")
+
+
+def test_no_account_takes_more_than_an_int64_holds_and_nothing_is_changed(
+    connection: Connection,
+) -> None:
+    room = NANO_MAX - NANO  # the operator's cash has paid one dollar already
+    assert grant(connection, "ten_2", room, "up to the brim")
+    before = balances(connection), booked(connection)
+    with pytest.raises(InvalidAmount, match="the debits of op:cash:USD would come to 9223372036"):
+        grant(connection, "ten_1", 1, "a drop more")
+    with pytest.raises(InvalidAmount, match="the credits of ten_1:earnings:USD"):
+        post(
+            connection, "t", [move("a", EARNINGS, POOL, 1), move("b", POOL, EARNINGS, NANO_MAX + 1)]
+        )
+    assert (balances(connection), booked(connection)) == before
+    assert balance(connection, "ten_2") == Balance(room, 0, "USD")
+    assert not grant(connection, "ten_2", room, "up to the brim")
 
 
 def test_nobody_has_no_balance(connection: Connection) -> None:

@@ -13,6 +13,7 @@ from engine.dfm.container import ModelFile
 from engine.dfm.conversion import convert_gguf, unpermute
 from engine.dfm.header import read_header
 from engine.errors import InvalidModelFile, UnsupportedModel
+from engine.tokenizer import Tokenizer
 
 
 def permute(values, heads):
@@ -154,3 +155,65 @@ def test_linear_rope_scaling_is_kept_and_yarn_is_refused(tmp_path):
     assert read_header(target).model.architecture.rope.scaling_factor == 4.0
     with pytest.raises(UnsupportedModel, match="scales rope by 'yarn'"):
         convert_gguf(scaled(gguf.RopeScalingType.YARN), tmp_path / "tiny.dfm")
+
+
+def test_more_tokens_than_the_model_embeds_are_refused(tmp_path):
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", TinyShape(vocab_size=200))
+    with pytest.raises(InvalidModelFile, match="contradictory vocabulary"):
+        convert_gguf(source, tmp_path / "tiny.dfm")
+
+
+def test_a_padded_vocabulary_is_kept(tmp_path):
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", TinyShape(vocab_size=320))
+    target = convert_gguf(source, tmp_path / "tiny.dfm")
+    assert read_header(target).model.architecture.vocab_size == 320
+    assert Tokenizer.from_dfm(target).piece(319) == b""
+
+
+DAMAGES = {
+    "a name that is not UTF-8": (b"tiny", b"\xff\xfe\xff\xfe"),
+    "a token that is not UTF-8": (b"<|im_start|>", b"<|im_\xff\xfert|>"),
+    "a key that is not UTF-8": (b"llama.block_count", b"llama.block\xffcount"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_broken_text_is_refused_as_damage(tmp_path, damage):
+    source = write_tiny_gguf(tmp_path / "tiny.gguf")
+    before, after = DAMAGES[damage]
+    source.write_bytes(source.read_bytes().replace(before, after, 1))
+    with pytest.raises(InvalidModelFile, match="GGUF"):
+        convert_gguf(source, tmp_path / "tiny.dfm")
+
+
+def test_an_array_longer_than_the_file_is_refused_at_once(tmp_path):
+    source = write_tiny_gguf(tmp_path / "tiny.gguf")
+    raw = bytearray(source.read_bytes())
+    key = b"tokenizer.ggml.token_type"
+    at = raw.index(key) + len(key) + 8  # behind the types of the field and of its elements
+    raw[at : at + 8] = (2**60).to_bytes(8, "little")
+    source.write_bytes(raw)
+    with pytest.raises(InvalidModelFile, match="GGUF"):
+        convert_gguf(source, tmp_path / "tiny.dfm")
+
+
+@pytest.mark.parametrize(
+    ("add", "said"),
+    [
+        (lambda writer: writer.add_array("general.license", ["mit", "gpl"]), "general.license"),
+        (lambda writer: writer.add_string("llama.expert_count", "8"), "llama.expert_count"),
+        (lambda writer: writer.add_uint32("llama.attention.key_length", 0), "describe a model"),
+        (lambda writer: writer.add_uint32("tokenizer.ggml.eot_token_id", 269), "special token"),
+    ],
+)
+def test_metadata_of_another_kind_is_refused_by_name(tmp_path, add, said):
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", extra=add)
+    with pytest.raises(InvalidModelFile, match=said):
+        convert_gguf(source, tmp_path / "tiny.dfm")
+
+
+@pytest.mark.parametrize("sizes", [{"heads": 3}, {"kv_heads": 3}, {"context_length": 0}])
+def test_a_gguf_of_impossible_sizes_is_refused(tmp_path, sizes):
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", TinyShape(**sizes))
+    with pytest.raises(InvalidModelFile):
+        convert_gguf(source, tmp_path / "tiny.dfm")

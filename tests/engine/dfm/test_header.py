@@ -8,7 +8,7 @@ import pytest
 from tiny_models import TinyShape, write_tiny_dfm, write_tiny_gguf
 
 from engine.dfm.header import header_sha256, read_header
-from engine.errors import InvalidModelFile
+from engine.errors import InvalidModelFile, UnsupportedModel
 
 
 @pytest.fixture(scope="module")
@@ -134,3 +134,98 @@ def test_a_plain_safetensors_file_is_refused(tmp_path):
 def test_an_absent_file_is_refused(tmp_path):
     with pytest.raises(InvalidModelFile, match="cannot be read: No such file"):
         read_header(tmp_path / "absent.dfm")
+
+
+def edited(card, **entries):
+    """A change of one card's entries; `a__b` is entry b of entry a."""
+
+    def change(document):
+        content = json.loads(document["__metadata__"][card])
+        for path, value in entries.items():
+            *outer, name = path.split("__")
+            place = content
+            for step in outer:
+                place = place[step]
+            place[name] = value
+        document["__metadata__"][card] = json.dumps(content)
+
+    return change
+
+
+def test_a_family_that_nothing_here_computes_is_unsupported(rewritten):
+    with pytest.raises(UnsupportedModel, match="architecture 'mamba'; supported: llama"):
+        read_header(rewritten(edited("model", architecture__family="mamba")))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, 0) for name in ("layers", "hidden", "intermediate", "heads", "kv_heads")),
+        *((name, -1) for name in ("head_dim", "vocab_size", "context_length")),
+        *((name, 10**30) for name in ("layers", "hidden", "intermediate", "vocab_size")),
+        ("layers", 1025),
+        ("hidden", 2**16 + 1),
+        ("kv_heads", 3),
+        ("head_dim", 1026),
+        ("head_dim", 7),
+        ("vocab_size", 2**21 + 1),
+        ("vocab_size", 2),
+        ("context_length", 2**24 + 1),
+        ("norm_epsilon", float("nan")),
+        ("norm_epsilon", 0.0),
+        ("norm_epsilon", float("inf")),
+        ("rope__theta", float("nan")),
+        ("rope__theta", 1e300),
+        ("rope__theta", -1.0),
+        ("rope__dimensions", 4),
+        ("rope__scaling_factor", 1e-300),
+        ("rope__frequency_factors", [1.0]),
+        ("rope__frequency_factors", [0.0, 1.0, 1.0, 1.0]),
+    ],
+)
+def test_a_size_or_number_that_no_model_has_is_refused(rewritten, name, value):
+    with pytest.raises(InvalidModelFile, match="does not describe a model"):
+        read_header(rewritten(edited("model", **{f"architecture__{name}": value})))
+
+
+def test_a_rotary_table_larger_than_memory_is_refused(rewritten):
+    sizes = {"head_dim": 1024, "context_length": 2**24, "rope__dimensions": 1024}
+    entries = {f"architecture__{name}": value for name, value in sizes.items()}
+    with pytest.raises(InvalidModelFile, match="context is too long for heads so wide"):
+        read_header(rewritten(edited("model", **entries)))
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"eos_ids": []},
+        {"eos_ids": [269]},
+        {"eos_ids": [-1]},
+        {"bos_id": 269},
+        {"control_ids": [0, 10**30]},
+        {"control_ids": [-5]},
+    ],
+)
+def test_a_special_token_outside_the_vocabulary_or_no_end_is_refused(rewritten, entries):
+    with pytest.raises(InvalidModelFile, match="does not describe a model"):
+        read_header(rewritten(edited("tokens", **entries)))
+
+
+@pytest.mark.parametrize("entry", ["model", "tokens", "tokenizer", "chat_template"])
+@pytest.mark.parametrize("value", [5, None, {}, [[]]])
+def test_an_entry_that_is_no_string_is_refused(rewritten, entry, value):
+    with pytest.raises(InvalidModelFile, match="incomplete header"):
+        read_header(rewritten(lambda document: document["__metadata__"].update({entry: value})))
+
+
+@pytest.mark.parametrize("shape", [[], [-1, -32], [0], [10**30], [1] * 65 + [32]])
+def test_a_shape_that_no_tensor_has_is_refused(rewritten, shape):
+    with pytest.raises(InvalidModelFile):
+        read_header(rewritten(lambda document: document["final_norm.weight"].update(shape=shape)))
+
+
+def test_a_header_nested_too_deep_is_refused(tmp_path):
+    path = tmp_path / "deep.dfm"
+    path.write_bytes((10**6).to_bytes(8, "little") + b"[" * 10**6)
+    with pytest.raises(InvalidModelFile, match="not JSON"):
+        read_header(path)

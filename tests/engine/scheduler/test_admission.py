@@ -53,6 +53,7 @@ def test_an_empty_stop_string_is_refused() -> None:
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": 1e-9}, "temperature"),
         ({"top_k": 0}, "top_k"),
+        ({"top_k": 2**31}, "top_k"),
         ({"top_p": 0.0}, "top_p"),
         ({"top_p": float("nan")}, "top_p"),
         ({"top_p": 1.1}, "top_p"),
