@@ -14,7 +14,7 @@ from engine.config import EngineConfig
 from engine.opening import OpenModel, open_model
 from engine.requests import GenerationRequest, SamplingParams
 
-NEW_TOKENS = 9
+NEW_TOKENS = 7
 SAMPLED = SamplingParams(temperature=0.8, top_k=50, top_p=0.95, seed=11)
 
 
