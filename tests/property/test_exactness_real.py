@@ -14,7 +14,7 @@ from engine.config import EngineConfig
 from engine.opening import OpenModel, open_model
 from engine.requests import GenerationRequest, SamplingParams
 
-NEW_TOKENS = 9
+NEW_TOKENS = 7
 SAMPLED = SamplingParams(temperature=0.8, top_k=50, top_p=0.95, seed=11)
 
 
@@ -52,7 +52,7 @@ def alone(model: OpenModel, requests: list[GenerationRequest]) -> Heard:
     "config",
     [
         EngineConfig(draft=False, max_running=64),
-        EngineConfig(draft=True),
+        EngineConfig(draft=True, max_running=16, verifier_batch_size=16),
         EngineConfig(draft=True, rollback="restart", node_budget=12, max_running=6),
     ],
     ids=["together", "together and drafted", "drafted with other trees"],
@@ -85,5 +85,5 @@ def test_company_and_drafts_change_no_bit(
     assert heard.logits == alone.logits
     # Drafts must have been right and wrong, or they were not shown to be harmless.
     counters = loop.counters
-    assert (counters.accepted_tokens > 20) == config.draft
+    assert (counters.accepted_tokens > 10) == config.draft
     assert (counters.drafted_nodes > counters.accepted_tokens) == config.draft
