@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config import EngineConfig
+from engine.dfm.container import ModelFile
+from engine.draft.foresight import Foresight
+from engine.draft.head.choosing import chosen_head
+from engine.draft.head.file import HeadFile
+from engine.draft.head.serving import TappedDecoder, open_block_head
+from engine.loop.cost import StepCost
 from engine.loop.decoding import PAGE_SIZE, DecodeLoop
+from engine.model.block_decoder import BlockDecoder
 from engine.model.loading import AnyDecoder, load_decoder
 from engine.records import EngineInfo
 from engine.scheduler.admission import Limits, check_config
@@ -23,21 +30,26 @@ class OpenModel:
     tokenizer: Tokenizer
     limits: Limits
     info: EngineInfo
+    foresight: Foresight = Foresight()  # noqa: RUF009 -- frozen, and nothing in it
 
     def loop(
         self,
         config: EngineConfig,
         *,
         engine_epoch: str = "local",
+        cost: StepCost | None = None,
         on_failure: Callable[[str, Exception], None] | None = None,
     ) -> DecodeLoop:
         """Return a new loop, with nothing cached, on this model."""
+        head = self.foresight.head if config.draft else None
         return DecodeLoop(
-            self.decoder,
+            self.decoder if head is None else TappedDecoder(self.decoder, head),
             self.tokenizer,
             self.limits,
             config,
+            foresight=self.foresight,
             engine_epoch=engine_epoch,
+            cost=cost,
             on_failure=on_failure,
         )
 
@@ -78,4 +90,21 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
             thread_count=decoder.threads,
             pid=os.getpid(),
         ),
+        _foresight(path, config, decoder),
     )
+
+
+def _foresight(path: Path, config: EngineConfig, decoder: AnyDecoder) -> Foresight:
+    file = ModelFile.open(path)
+    head = chosen_head(config.draft_head, file.header.model)
+    return Foresight() if head is None else foresight_of(head, file, decoder)
+
+
+def foresight_of(head: HeadFile, file: ModelFile, decoder: AnyDecoder) -> Foresight:
+    """Prepare a head file's sources for a loaded model."""
+    block = None
+    if head.block is not None and head.card.shape is not None:
+        runtime = decoder.runtime if isinstance(decoder, BlockDecoder) else None
+        slots = decoder.storage.slots
+        block = open_block_head(head.card.shape, head.block, file, slots, runtime)
+    return Foresight(head.phrases, block)

@@ -15,6 +15,7 @@ from engine.cache.page_table import PageTable
 from engine.cache.pages import PagePool
 from engine.config import EngineConfig
 from engine.draft.drafter import Draft, Drafter, DraftSession
+from engine.draft.foresight import Foresight, Outlook, Prospect
 from engine.errors import InvalidRequest
 from engine.graph.acceptance import clip
 from engine.graph.tree import bare
@@ -112,6 +113,7 @@ class DecodeLoop:
         *,
         engine_epoch: str = "local",
         cost: StepCost | None = None,
+        foresight: Foresight | None = None,
         probe: LogitsProbe | None = None,
         on_failure: Callable[[str, Exception], None] | None = None,
     ) -> None:
@@ -120,7 +122,7 @@ class DecodeLoop:
         self.pool = PagePool(decoder.storage.slots // PAGE_SIZE, PAGE_SIZE)
         # What is taken must fit alone, or it would preempt itself for ever.
         assert limits.kv_tokens <= self.pool.page_count * PAGE_SIZE
-        self.drafter = Drafter(config)
+        self.drafter = Drafter(config, foresight)
         self.scheduler = Scheduler(config, self.pool)
         self._tally = Tally()
         self._decoder = decoder
@@ -236,6 +238,7 @@ class DecodeLoop:
         rows = sum(turn.rows for turn in plan.turns)
         tokens = sum(turn.draws for turn in plan.turns) * self._tally.expected_length
         spare = plan.spare_rows
+        outlooks = self._outlooks(plan)
         for turn in plan.drafters():
             sequence, live = turn.sequence, self._live[turn.sequence.request_id]
             if len(drafts) == self._config.verifier_batch_size or not spare:
@@ -247,6 +250,7 @@ class DecodeLoop:
                 depth_limit=sequence.remaining - 1,
                 node_budget=min(self._config.node_budget, spare + 1),
                 least_probability=self._cost.least_probability(rows, tokens),
+                outlooks=outlooks.get(sequence, ()),
             )
             if draft is None:
                 continue
@@ -257,6 +261,18 @@ class DecodeLoop:
                 rows += granted
                 spare -= granted
         return drafts
+
+    def _outlooks(self, plan: Plan) -> dict[LiveSequence, list[Outlook]]:
+        """Ask the learned sources about the texts that may be drafted on, all at once."""
+        able = [turn for turn in plan.drafters() if self._live[turn.sequence.request_id].may_draft]
+        chosen = able[: self._config.verifier_batch_size if plan.spare_rows else 0]
+        prospects = []
+        for turn in chosen:
+            tokens, root = turn.sequence.tokens, turn.sequence.computed
+            window = turn.sequence.table.slots(0, root) if turn.rows == 1 else None
+            prospects.append(Prospect(tokens[-_RECENT:], window))
+        found = self.drafter.foresight.outlooks(prospects, self._config.draft_block_size)
+        return dict(zip((turn.sequence for turn in chosen), found, strict=True))
 
     def _session(self, live: Live) -> DraftSession:
         if live.session is None:

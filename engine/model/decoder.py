@@ -10,6 +10,7 @@ Dims: R rows padded to row tiles, Q wanted rows, H heads, G kv heads, D head dim
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -88,10 +89,18 @@ class Decoder:
         """The vector instructions torch uses; part of what a result depends on."""
         return torch.backends.cpu.get_cpu_capability() if self._device.type == "cpu" else "CUDA"
 
-    @torch.inference_mode()
     def forward(self, step: StepRows) -> Tensor:
         """Write the rows' keys and values; return raw logits [Q, vocab] float32."""
+        return self.forward_tapped(step, ())[0]
+
+    @torch.inference_mode()
+    def forward_tapped(self, step: StepRows, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Do the same, and return the residual stream behind some layers, [T, rows, hidden].
+
+        `layers` ascend. The draft layer reads what it returns.
+        """
         rows = step.token_ids.shape[0]
+        taps = torch.empty(len(layers), rows, self.info.hidden, device=self._device)
         tiles = cover(rows, self.row_tiles)
         padding = sum(tiles) - rows
         slots = step.slots.to(self._device)
@@ -108,7 +117,9 @@ class Decoder:
             gate, up = _project(layer.gate_up, normed, tiles).view(len(hidden), 2, -1).unbind(1)
             _silu_(gate)
             hidden.add_(_project(layer.down, gate * up, tiles))
-        return self._logits(hidden, step.logit_rows.to(self._device))
+            if index in layers:
+                taps[layers.index(index)] = hidden[:rows]
+        return self._logits(hidden, step.logit_rows.to(self._device)), taps
 
     def _attend(
         self, layer: int, rotated: Tensor, slots: Tensor, buckets: tuple[Bucket, ...], mixed: Tensor
