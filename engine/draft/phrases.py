@@ -8,6 +8,7 @@ tensors.
 from __future__ import annotations
 
 import heapq
+from array import array
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -49,13 +50,13 @@ class Phrases:
 
     def __init__(self, tables: Mapping[int, Table]) -> None:
         self.tables = dict(tables)
-        # memoryviews: elements come as Python's own integers, several times faster
-        self._keys = {order: memoryview(table.keys) for order, table in tables.items()}
+        # arrays: elements come as Python's own integers, several times faster
+        self._keys = {order: array("I", table.keys.tobytes()) for order, table in tables.items()}
         self._tokens = {
-            order: memoryview(table.tokens.reshape(-1)) for order, table in tables.items()
+            order: array("i", table.tokens.tobytes()) for order, table in tables.items()
         }
         self._probabilities = {
-            order: memoryview(table.probabilities.reshape(-1)) for order, table in tables.items()
+            order: table.probabilities.tobytes() for order, table in tables.items()
         }
 
     def successors(self, context: Sequence[int]) -> list[tuple[int, float]]:

@@ -35,9 +35,10 @@ class Features:
 
     def rows(self, first: int, end: int) -> Tensor:
         """Return the taps of tokens first:end, [end - first, T * D] float32."""
-        integers = torch.from_numpy(self.integers[first:end]).float().unflatten(1, (-1, _GROUP))
+        integers = torch.from_numpy(self.integers[first:end]).float()
         scales = torch.from_numpy(self.scales[first:end]).float()
-        return (integers * scales[..., None]).flatten(1)
+        groups = integers.view(*scales.shape, _GROUP) * scales[..., None]
+        return groups.flatten(1)
 
 
 def features_of(

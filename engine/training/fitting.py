@@ -29,8 +29,8 @@ from engine.kernels.cpu.linear import block_matrix
 from engine.training.corpus import Progress, Sequence, Shard
 from engine.training.features import Features
 
-ANCHORS = 384  # of one batch
-_SEQUENCES = 8  # of one batch
+ANCHORS = 512  # of one batch
+_SEQUENCES = 6  # of one batch
 _LEARNING_RATE = 1e-3
 _WARMUP_STEPS = 100
 _DECAY_FROM = 0.6  # of the time given; the rate falls from here on
@@ -180,7 +180,7 @@ class Fitting:
             group["lr"] = _LEARNING_RATE * rate
         loss = self.loss(batch)
         self._optimiser.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(list(self._parameters.values()), _CLIP)
         self._optimiser.step()
         self.steps += 1
@@ -258,7 +258,7 @@ class Fitting:
         following = torch.from_numpy(text[np.where(inside, ahead, 0)].astype(np.int64))
         places = self._place_of[following]
         known = torch.from_numpy(inside) & (places < shape.vocabulary)
-        taps = torch.cat(rows).unflatten(1, (-1, shape.hidden)).transpose(0, 1)
+        taps = torch.cat(rows).view(at, -1, shape.hidden).transpose(0, 1)
         return Batch(
             taps=taps,
             last=torch.from_numpy(root - 1),

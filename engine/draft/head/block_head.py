@@ -76,8 +76,8 @@ class BlockHead:
         count = len(roots)
         slots = np.zeros((count, shape.window), np.int64)
         visible = np.zeros((count, shape.window), np.bool_)
-        for at, window in enumerate(windows):
-            own = window[-shape.window :]
+        for at, committed in enumerate(windows):
+            own = committed[-shape.window :]
             if len(own):
                 slots[at, -len(own) :] = own
                 visible[at, -len(own) :] = True

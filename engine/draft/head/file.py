@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -28,7 +29,8 @@ from engine.errors import InvalidModelFile
 
 FORMAT = "dfh/1"
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
+_Kinds = set[tuple[np.dtype[Any], tuple[int, ...]]]
 
 
 class HeadCard(msgspec.Struct, frozen=True):
@@ -129,7 +131,7 @@ def _block(path: Path, shape: HeadShape, tensors: dict[str, Array]) -> BlockHead
         vectors[name] = _checked(path, tensors, f"vector.{name}", {(np.dtype("f4"), extents)})
     for name, (outputs, inputs) in shape.linears.items():
         own = inputs // shape.groups
-        accepted = {(np.dtype("f4"), (outputs, own))}
+        accepted: _Kinds = {(np.dtype("f4"), (outputs, own))}
         if own % GROUP == 0:
             accepted.add((np.dtype("u1"), (outputs, own // GROUP, Q8_0_BYTES)))
         linears[name] = _checked(path, tensors, f"linear.{name}", accepted)
@@ -161,8 +163,8 @@ def _checked(
     path: Path,
     tensors: dict[str, Array],
     name: str,
-    accepted: set[tuple[np.dtype[np.generic], tuple[int, ...]]],
-) -> NDArray:
+    accepted: _Kinds,
+) -> NDArray[Any]:
     tensor = tensors.get(name)
     if tensor is None or (tensor.dtype, tensor.shape) not in accepted:
         found = "missing" if tensor is None else f"{tensor.dtype} {tensor.shape}"

@@ -43,7 +43,8 @@ class HeadNetwork:
         shape = self.shape
         normed = functional.rms_norm(taps, (shape.hidden,), eps=_EPSILON)
         scale = self._vectors["feature_scale"].view(len(taps), 1, shape.hidden)
-        rows = (normed * scale).unflatten(2, (shape.groups, -1)).permute(1, 2, 0, 3).flatten(2)
+        grouped = (normed * scale).view(len(taps), -1, shape.groups, shape.hidden // shape.groups)
+        rows = grouped.permute(1, 2, 0, 3).flatten(2)
         fused = self._norm(self._linear("features", rows), "fused_norm")
         injected = [
             self._linear(f"{layer}.injected", self._grouped(fused)) for layer in range(shape.layers)
@@ -96,7 +97,7 @@ class HeadNetwork:
         per_group = (shape.heads + 2 * shape.kv_heads) // shape.groups
         parts = qkv.view(count, slots, shape.groups, per_group, shape.head_dim)
         sizes = [shape.heads // shape.groups] + 2 * [shape.kv_heads // shape.groups]
-        queries, keys, values = (part.flatten(2, 3) for part in parts.split(sizes, dim=3))
+        queries, keys, values = (part.flatten(2, 3) for part in torch.split(parts, sizes, dim=3))
         window = injected.view(count, -1, shape.groups, 2, sizes[1], shape.head_dim)
         keys = torch.cat([window[:, :, :, 0].flatten(2, 3), keys], dim=1)
         values = torch.cat([window[:, :, :, 1].flatten(2, 3), values], dim=1)
@@ -116,10 +117,10 @@ class HeadNetwork:
         return self._project(name, rows).flatten(1)
 
     def _grouped(self, rows: Tensor) -> Tensor:
-        return rows.unflatten(1, (self.shape.groups, -1))
+        return rows.reshape(len(rows), self.shape.groups, -1)
 
     def _norm(self, rows: Tensor, name: str) -> Tensor:
-        groups = self.shape.groups
-        parts = rows.float().unflatten(-1, (groups, -1))
-        normed = functional.rms_norm(parts, parts.shape[-1:], eps=_EPSILON).flatten(-2)
+        width = self.shape.hidden // self.shape.groups
+        parts = rows.float().reshape(*rows.shape[:-1], -1, width)
+        normed = functional.rms_norm(parts, (width,), eps=_EPSILON).flatten(-2)
         return normed * self._vectors[name]

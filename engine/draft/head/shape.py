@@ -79,12 +79,13 @@ class HeadShape(msgspec.Struct, frozen=True):
         keys = self.window + self.slots + 1
         total = 0
         for name, (outputs, inputs) in self.linears.items():
-            rows = {"features": 1, "root": 1, "last": 1, "successors": expansions}.get(name)
-            if rows is None:
-                layer, _, kind = name.partition(".")
-                last = int(layer) == self.layers - 1  # where only the slots are computed on
-                whole = kind == "qkv" or not last
-                rows = 1 if kind == "injected" else self.slots + whole
+            place, _, kind = name.rpartition(".")
+            if not place:
+                rows = expansions if kind == "successors" else 1
+            elif kind == "injected":
+                rows = 1
+            else:  # in the last layer only the slots are computed on, once the root has its keys
+                rows = self.slots + (kind == "qkv" or int(place) < self.layers - 1)
             total += rows * outputs * inputs // self.groups
         for layer in range(self.layers):
             queries = self.slots + (layer < self.layers - 1)
