@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(0.0, min_open=True),
     default=2.0,
     show_default=True,
-    help="Of fitting, all runs together.",
+    help="Of processor time spent on fitting, all runs together.",
 )
 @click.option(
     "--groups",

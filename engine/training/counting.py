@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from engine.draft.phrases import ORDERS, PROBABILITY_UNIT, WIDTH, Phrases, Table
 from engine.training.corpus import Sequence
 
-_BACKOFF = 2.0  # imaginary occurrences, distributed as the shorter context has it
-_LEAST = 0.08  # probability of a successor that is kept
-_OCCURRENCES = 2  # of a context, at least
+_BACKOFF = 4.0  # imaginary occurrences, distributed as the shorter context has it
+_LEAST = 0.05  # probability of a successor that is kept
 CONTEXTS_MAX = 120_000  # kept of one order
 
 _Ints = NDArray[np.int64]
@@ -37,9 +36,8 @@ def count_phrases(sequences: Iterable[Sequence], vocab_size: int) -> Phrases:
         # every occurrence of a pair leans on the same shorter context, so any will do
         chances = np.zeros(len(pairs))
         chances[pair_of] = np.where(whole, likely, 0.0)
-        # a context seen once says nothing; of the others, the commonest are kept
-        common = np.sort(totals)[::-1][:CONTEXTS_MAX][-1]
-        frequent = totals >= max(_OCCURRENCES, common)
+        frequent = np.zeros(len(kinds), np.bool_)
+        frequent[np.argsort(-totals, kind="stable")[:CONTEXTS_MAX]] = True
         kept = (chances >= _LEAST) & frequent[pairs // vocab_size]
         kind, token = np.divmod(pairs[kept], vocab_size)
         tables[order] = _table(kinds[kind], token, chances[kept])

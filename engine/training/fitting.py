@@ -33,7 +33,7 @@ ANCHORS = 512  # of one batch
 _SEQUENCES = 6  # of one batch
 _LEARNING_RATE = 1e-3
 _WARMUP_STEPS = 100
-_DECAY_FROM = 0.6  # of the time given; the rate falls from here on
+_DECAY_FROM = 0.6  # share of the time given from which on the rate falls
 _AVERAGED_STEPS = 300  # horizon of the moving average
 _CLIP = 1.0
 _DEEPER = 0.8  # a slot's weight, against the one before
@@ -101,16 +101,19 @@ class Fitting:
         checkpoint: Path,
         progress: Progress = lambda _: None,
     ) -> None:
-        """Go on until `seconds` have been spent on fitting altogether, checkpointing on the way."""
+        """Go on until fitting has taken `seconds` of processor time altogether.
+
+        Checkpoints are written on the way and at the end.
+        """
         saved = reported = time.monotonic()
         losses: list[float] = []
         for batch in self._batches(shards, features):
             if self.elapsed_s >= seconds:
                 break
-            began = time.monotonic()
+            began = time.process_time()
             losses.append(self._step(batch, self.elapsed_s / seconds))
+            self.elapsed_s += time.process_time() - began
             now = time.monotonic()
-            self.elapsed_s += min(now - began, 10.0)  # a pause is no fitting
             if now - reported >= _REPORT_S:
                 progress(
                     f"fitting: step {self.steps:,}, {self.elapsed_s:,.0f} of {seconds:,.0f} s, "

@@ -45,7 +45,7 @@ class Orders:
     """What was asked for."""
 
     tokens: int
-    hours: float  # of fitting, all runs together
+    hours: float  # of processor time spent on fitting, all runs together
     groups: int
     seed: int
     threads: int | None
@@ -67,7 +67,8 @@ def train(model_path: Path, out: Path, orders: Orders, progress: Progress) -> Ev
     phrases = count_phrases(sequences, model.tokenizer.vocab_size)
     shape = default_shape(model.decoder.info, orders.groups)
     token_ids = _vocabulary(out, shape, sequences, model.tokenizer.vocab_size)
-    fitting = _fitting(file, shape, token_ids, orders.seed)
+    frozen = frozen_parts(file, shape, token_ids)
+    fitting = Fitting(shape, token_ids, frozen, seed=orders.seed)
     checkpoint = out / f"fitting-{orders.groups}.pt"
     if checkpoint.is_file():
         fitting.resume(checkpoint)
@@ -98,19 +99,19 @@ def train(model_path: Path, out: Path, orders: Orders, progress: Progress) -> Ev
     return evaluation
 
 
-def _fitting(file: ModelFile, shape: HeadShape, token_ids: NDArray[np.int32], seed: int) -> Fitting:
+def frozen_parts(file: ModelFile, shape: HeadShape, token_ids: NDArray[np.int32]) -> FrozenParts:
+    """Return what a head of this shape and vocabulary takes from the model as it is."""
     tied = file.header.model.architecture.tied_embeddings
     embedding = torch.from_numpy(file.tensor("embedding.weight"))
     head = embedding if tied else torch.from_numpy(file.tensor("head.weight"))
     width = shape.hidden // shape.groups
     rows = head[torch.from_numpy(token_ids).long()].chunk(shape.groups)
     columns = [part[:, at * width : (at + 1) * width] for at, part in enumerate(rows)]
-    frozen = FrozenParts(
+    return FrozenParts(
         embedding=embedding.bfloat16(),
         vocabulary=torch.stack(columns).bfloat16(),
         final_norm=torch.from_numpy(file.tensor("final_norm.weight")),
     )
-    return Fitting(shape, token_ids, frozen, seed=seed)
 
 
 def _vocabulary(

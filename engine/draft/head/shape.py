@@ -20,7 +20,7 @@ class HeadShape(msgspec.Struct, frozen=True):
     kv_heads: int
     head_dim: int
     tap_layers: tuple[int, ...]  # behind which the residual stream is read, ascending
-    slots: int = 4  # tokens ahead
+    slots: int = 3  # tokens ahead
     window: int = 64  # committed tokens whose features are attended to
     vocabulary: int = 8192  # tokens that can be proposed; a multiple of the groups
     layers: int = 1
