@@ -22,7 +22,6 @@ from engine.config import EngineConfig
 from engine.dfm.container import ModelFile
 from engine.draft.head.file import HeadCard, HeadFile, write_head
 from engine.draft.head.shape import HeadShape, default_shape
-from engine.model.block_decoder import BACKEND
 from engine.opening import foresight_of, open_model
 from engine.requests import GenerationRequest, SamplingParams
 from engine.training.corpus import (
@@ -55,10 +54,7 @@ class Orders:
 def train(model_path: Path, out: Path, orders: Orders, progress: Progress) -> Evaluation:
     """Do what is still to be done in `out`, and evaluate the head on prompts it never saw."""
     file = ModelFile.open(model_path)
-    blocks = file.has_blocks("embedding.weight")
-    config = EngineConfig(
-        backend=BACKEND if blocks else "fp32", threads=orders.threads, draft_head="none"
-    )
+    config = EngineConfig(threads=orders.threads, draft_head="none")
     model = open_model(model_path, config)
     corpus = out / "corpus"
     count = grow(corpus, model, config, tokens=orders.tokens, seed=orders.seed, progress=progress)
