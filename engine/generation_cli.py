@@ -48,6 +48,12 @@ def _engine_options(command: Callable[..., None]) -> Callable[..., None]:
             default=_DEFAULTS.entropy_threshold,
             show_default=True,
         ),
+        click.option(
+            "--draft-head",
+            default=_DEFAULTS.draft_head,
+            show_default=True,
+            help="auto (the model's own, if one is shipped), none, or a head file.",
+        ),
     )
     for option in reversed(options):
         command = option(command)
@@ -186,6 +192,7 @@ def _config(options: dict[str, Any], **changes: Any) -> EngineConfig:
         "verifier_batch_size",
         "node_budget",
         "entropy_threshold",
+        "draft_head",
     )
     return EngineConfig(**{name: options[name] for name in names}, **changes)
 

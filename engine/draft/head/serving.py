@@ -86,7 +86,7 @@ def open_block_head(
         return torch.from_numpy(_rows_of(model, "embedding.weight", np.array(tokens)))
 
     def vocabulary(ids: NDArray[np.int64], first: int, end: int) -> NDArray[Any]:
-        if model.has_blocks(name) and first % GROUP == end % GROUP == 0:
+        if model.in_blocks and first % GROUP == end % GROUP == 0:
             return np.ascontiguousarray(model.blocks(name)[ids, first // GROUP : end // GROUP])
         return np.ascontiguousarray(_rows_of(model, name, ids)[:, first:end])
 
@@ -101,7 +101,7 @@ def open_block_head(
 
 
 def _rows_of(model: ModelFile, name: str, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-    if model.has_blocks(name):
+    if model.in_blocks:
         return dequantise(model.blocks(name)[ids])
     return model.tensor(name)[ids]
 
