@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--hours",
-    type=click.FloatRange(0.0, min_open=True),
+    type=click.FloatRange(0.0),
     default=2.0,
     show_default=True,
-    help="Of processor time spent on fitting, all runs together.",
+    help="Of processor time spent on fitting, all runs together; with 0, phrases are all.",
 )
 @click.option(
     "--groups",

@@ -18,30 +18,51 @@ _Ints = NDArray[np.int64]
 
 
 def count_phrases(sequences: Iterable[Sequence], vocab_size: int) -> Phrases:
-    """Count the responses, each token with the tokens before it, and keep what is likely."""
+    """Count the responses, each token with the tokens before it, and keep what is likely.
+
+    A longer context leans on the shorter one: its successors' shares are drawn towards what the
+    shorter one has, and the shorter one's successors are its own too, where they are likely enough.
+    """
     contexts, successors = _occurrences(sequences)
-    # by (context, successor) how likely it is, from order 1 up: each order leans on the one below
-    likely = np.empty(0)
+    chance = np.full(len(successors), 1.0 / vocab_size)  # of each occurrence, given less context
+    shorter: Table | None = None
+    shorter_hashes = np.zeros(len(successors), np.int64)
     tables: dict[int, Table] = {}
     for order in sorted(ORDERS):
-        hashes = _hashes(contexts[:, contexts.shape[1] - order :])
-        whole = (contexts[:, contexts.shape[1] - order :] >= 0).all(axis=1)
-        kinds, kind_of = np.unique(hashes, return_inverse=True)
-        pair = kind_of * vocab_size + successors
-        pairs, pair_of, pair_counts = np.unique(pair, return_inverse=True, return_counts=True)
+        own = contexts[:, contexts.shape[1] - order :]
+        hashes = _hashes(own)
+        kinds, example, kind_of = np.unique(hashes, return_index=True, return_inverse=True)
         totals = np.bincount(kind_of, minlength=len(kinds))
-        if not likely.size:
-            likely = np.full(len(successors), 1.0 / vocab_size)
-        likely = (pair_counts[pair_of] + _BACKOFF * likely) / (totals[kind_of] + _BACKOFF)
-        # every occurrence of a pair leans on the same shorter context, so any will do
+        pair_of_each = kind_of * vocab_size + successors
+        pairs, pair_of, counts = np.unique(pair_of_each, return_inverse=True, return_counts=True)
+        chance = (counts[pair_of] + _BACKOFF * chance) / (totals[kind_of] + _BACKOFF)
         chances = np.zeros(len(pairs))
-        chances[pair_of] = np.where(whole, likely, 0.0)
+        chances[pair_of] = chance  # the same for each occurrence of a pair
+        if shorter is not None:
+            leaned = _leaned(shorter, shorter_hashes[example], totals, vocab_size)
+            unseen = ~np.isin(leaned[0], pairs)
+            pairs = np.concatenate([pairs, leaned[0][unseen]])
+            chances = np.concatenate([chances, leaned[1][unseen]])
+        # whole contexts, the commonest, not what lies before the beginning of a text
         frequent = np.zeros(len(kinds), np.bool_)
         frequent[np.argsort(-totals, kind="stable")[:CONTEXTS_MAX]] = True
+        frequent &= (own[example] >= 0).all(axis=1)
         kept = (chances >= _LEAST) & frequent[pairs // vocab_size]
         kind, token = np.divmod(pairs[kept], vocab_size)
-        tables[order] = _table(kinds[kind], token, chances[kept])
+        tables[order] = shorter = _table(kinds[kind], token, chances[kept])
+        shorter_hashes = hashes
     return Phrases(tables)
+
+
+def _leaned(
+    shorter: Table, hashes: _Ints, totals: _Ints, vocab_size: int
+) -> tuple[_Ints, NDArray[np.float64]]:
+    """Return what contexts inherit from shorter ones, `hashes`: pairs, and how likely each is."""
+    at = np.minimum(np.searchsorted(shorter.keys, hashes), len(shorter.keys) - 1)
+    kind, rank = np.nonzero((shorter.keys[at] == hashes)[:, None] & (shorter.tokens[at] >= 0))
+    share = _BACKOFF / (totals[kind] + _BACKOFF)
+    chances = shorter.probabilities[at[kind], rank] * PROBABILITY_UNIT * share
+    return kind * vocab_size + shorter.tokens[at[kind], rank], chances
 
 
 def _occurrences(sequences: Iterable[Sequence]) -> tuple[_Ints, _Ints]:

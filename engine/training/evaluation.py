@@ -22,7 +22,7 @@ from engine.opening import OpenModel
 from engine.records import FinishReason, StepRecord
 from engine.requests import GenerationRequest
 
-NODE_BUDGETS = (2, 4, 8)
+NODE_BUDGETS = (4, 8)
 
 
 class ArmEvaluation(msgspec.Struct, frozen=True):

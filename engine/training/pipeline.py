@@ -29,6 +29,7 @@ from engine.training.corpus import (
     Sequence,
     Shard,
     grow,
+    response_tokens,
     shards,
 )
 from engine.training.counting import count_phrases
@@ -57,36 +58,39 @@ def train(model_path: Path, out: Path, orders: Orders, progress: Progress) -> Ev
     config = EngineConfig(threads=orders.threads, draft_head="none")
     model = open_model(model_path, config)
     corpus = out / "corpus"
-    count = grow(corpus, model, config, tokens=orders.tokens, seed=orders.seed, progress=progress)
+    grow(corpus, model, config, tokens=orders.tokens, seed=orders.seed, progress=progress)
     fitted = [shard for shard in shards(corpus) if not shard.held_out]
     sequences = [sequence for shard in fitted for sequence in shard.sequences()]
     phrases = count_phrases(sequences, model.tokenizer.vocab_size)
-    shape = default_shape(model.decoder.info, orders.groups)
-    token_ids = _vocabulary(out, shape, sequences, model.tokenizer.vocab_size)
-    frozen = frozen_parts(file, shape, token_ids)
-    fitting = Fitting(shape, token_ids, frozen, seed=orders.seed)
-    checkpoint = out / f"fitting-{orders.groups}.pt"
-    if checkpoint.is_file():
-        fitting.resume(checkpoint)
-
-    def features(shard: Shard) -> Features:
-        return features_of(shard, out / "features", model.decoder, shape.tap_layers)
-
-    fitting.fit(
-        fitted, features, seconds=orders.hours * 3600, checkpoint=checkpoint, progress=progress
-    )
     card = HeadCard(
         model=file.header.model.name,
         source_sha256=file.header.model.source_sha256,
-        shape=shape,
-        corpus_tokens=count,
-        fitting_s=round(fitting.elapsed_s, 1),
-        steps=fitting.steps,
+        shape=None,
+        corpus_tokens=sum(map(response_tokens, fitted)),
         seed=orders.seed,
     )
-    head = HeadFile(card, fitting.weights(), phrases)
-    write_head(out / "head.dfh", head)
-    progress(f"head: {out / 'head.dfh'}, {(out / 'head.dfh').stat().st_size:,} bytes")
+    head = HeadFile(card, None, phrases)
+    if orders.hours:
+        shape = default_shape(model.decoder.info, orders.groups)
+        token_ids = _vocabulary(out, shape, sequences, model.tokenizer.vocab_size)
+        fitting = Fitting(shape, token_ids, frozen_parts(file, shape, token_ids), seed=orders.seed)
+        checkpoint = out / f"fitting-{orders.groups}.pt"
+        if checkpoint.is_file():
+            fitting.resume(checkpoint)
+
+        def features(shard: Shard) -> Features:
+            return features_of(shard, out / "features", model.decoder, shape.tap_layers)
+
+        fitting.fit(
+            fitted, features, seconds=orders.hours * 3600, checkpoint=checkpoint, progress=progress
+        )
+        card = msgspec.structs.replace(
+            card, shape=shape, fitting_s=round(fitting.elapsed_s, 1), steps=fitting.steps
+        )
+        head = HeadFile(card, fitting.weights(), phrases)
+    path = out / "head.dfh"
+    write_head(path, head)
+    progress(f"head: {path}, {path.stat().st_size:,} bytes")
     requests = held_out_requests(corpus, orders.evaluated_prompts)
     arms = arms_of(foresight_of(head, file, model.decoder))
     evaluation = evaluate(model, config, arms, requests)

@@ -25,10 +25,13 @@ def test_the_longest_context_decides_and_shorter_ones_step_in() -> None:
 
 def test_probabilities_lean_on_the_shorter_context() -> None:
     phrases = counted(*[[1, 2, 3, 4]] * 8, *[[9, 2, 3, 5]] * 8)
-    ((_, likely),) = phrases.successors([1, 2, 3])[:1]
-    # 8 of 8, and two imaginary ones that go as the two tokens and the one token before went
-    shorter = (8 + 2 * (8 + 2 * (8 + 2 / 50) / 18) / 18) / 18
-    assert likely == pytest.approx((8 + 2 * shorter) / 10, abs=0.02)
+    (seen, likely), (unseen, inherited) = phrases.successors([1, 2, 3])
+    # 8 of 8, and four imaginary ones that go as two tokens of context went, and those as one did
+    by_one = (8 + 4 / 50) / 20
+    by_two = (8 + 4 * by_one) / 20
+    assert (seen, unseen) == (4, 5)
+    assert likely == pytest.approx((8 + 4 * by_two) / 12, abs=0.005)
+    assert inherited == pytest.approx(4 * by_two / 12, abs=0.005)
 
 
 def test_what_the_prompt_says_is_context_but_is_not_counted() -> None:

@@ -48,12 +48,12 @@ def test_a_head_is_trained_evaluated_and_gone_on_with(model: Path, tmp_path: Pat
     card = read_card(tmp_path / "head.dfh")
     assert (card.model, card.seed) == ("tiny", 0)
     assert card.steps > 0
-    assert card.corpus_tokens >= 200
+    assert card.corpus_tokens > 0
     document = json.loads((tmp_path / "evaluation.json").read_bytes())
     assert document["head"]["steps"] == card.steps
     arms = {(arm["arm"], arm["node_budget"]) for arm in document["evaluation"]["arms"]}
     assert arms == {
-        (arm, nodes) for arm in ("suffixes", "phrases", "head", "both") for nodes in (2, 4, 8)
+        (arm, nodes) for arm in ("suffixes", "phrases", "head", "both") for nodes in (4, 8)
     }
     assert document["evaluation"]["identical"]
     for arm in document["evaluation"]["arms"]:
