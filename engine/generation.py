@@ -45,14 +45,22 @@ class DFlashModel:
         device: str = "cpu",
         threads: int | None = None,
         kv_tokens: int = 16384,
+        draft_head: str = "auto",
     ) -> DFlashModel:
         """Load a `.dfm`. Raises ModelNotFound, InvalidModelFile or UnsupportedModel.
 
-        `kv_tokens` bounds the tokens, prompts included, that can be live at once.
+        `kv_tokens` bounds the tokens, prompts included, that can be live at once. `draft_head` is
+        "auto" for the one that comes with the package, "none", or the path of a head file.
         """
         if not Path(path).is_file():
             raise ModelNotFound(f"no model file at {path}")
-        config = EngineConfig(backend=backend, device=device, threads=threads, kv_tokens=kv_tokens)
+        config = EngineConfig(
+            backend=backend,
+            device=device,
+            threads=threads,
+            kv_tokens=kv_tokens,
+            draft_head=draft_head,
+        )
         return cls(open_model(path, config), config)
 
     @property

@@ -31,7 +31,7 @@ def model(request: pytest.FixtureRequest, path: Path) -> OpenModel:
     return open_model(path, config)
 
 
-@pytest.fixture(params=[{}, {"layers": 2}, {"groups": 3, "rank": 96}], ids=str)
+@pytest.fixture(params=[{}, {"layers": 2}, {"groups": 3, "rank": 96, "intermediate": 96}], ids=str)
 def head(request: pytest.FixtureRequest, model: OpenModel, path: Path) -> BlockHead:
     file = random_head(path, **request.param)
     head = foresight_of(file, ModelFile.open(path), model.decoder).head
