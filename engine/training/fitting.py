@@ -31,10 +31,10 @@ from engine.training.features import Features
 
 ANCHORS = 512  # of one batch
 _SEQUENCES = 6  # of one batch
-_LEARNING_RATE = 1e-3
-_WARMUP_STEPS = 100
+_LEARNING_RATE = 2e-3
+_WARMUP_STEPS = 30
 _DECAY_FROM = 0.6  # share of the time given from which on the rate falls
-_AVERAGED_STEPS = 300  # horizon of the moving average
+_AVERAGED_STEPS = 150  # horizon of the moving average
 _CLIP = 1.0
 _DEEPER = 0.8  # a slot's weight, against the one before
 _CHECKPOINT_S = 120.0

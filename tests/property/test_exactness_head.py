@@ -5,6 +5,7 @@ The head guesses wildly, the phrases are the model's own: wrong and right drafts
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,9 +102,11 @@ def test_what_was_learned_changes_no_bit_of_the_logits(
         )
         for one in requests[::2]
     ]
-    file = random_head(path)
-    # likelier than an untrained head ever is, so that its guesses are tried
+    file = random_head(path, vocabulary=32)
+    # surer of itself than an untrained head ever is, and of tokens that are often said
     file.block.vectors["final_norm"][:] *= 4.0
+    said = Counter(token for tokens in reference.tokens.values() for token in tokens)
+    file.block.token_ids[:] = [token for token, _ in said.most_common(32)]
     phrases = count_phrases(spoken * 2, model.tokenizer.vocab_size)
     foresight = replace(foresight_of(file, ModelFile.open(path), model.decoder), phrases=phrases)
     reliability = Reliability()
@@ -124,6 +127,7 @@ def test_what_was_learned_changes_no_bit_of_the_logits(
         tables = [reliability.table(origins) for origins in reliability.origins if origins & source]
         right = sum(row.edges * row.observed for table in tables for row in table)
         asked = sum(row.edges for table in tables for row in table)
-        assert min(right, asked - right) > 20, (source, right, asked)
+        assert min(right, asked - right) > 10, (source, right, asked)
     assert accepted > 500
-    assert min(adopted, preempted) > 10, (adopted, preempted)
+    assert adopted > 100
+    assert preempted > 2
