@@ -43,6 +43,20 @@ if TYPE_CHECKING:
     show_default=True,
     help="Slice the head by so many of the model's key-value heads.",
 )
+@click.option(
+    "--layers",
+    type=click.IntRange(0, 4),
+    default=1,
+    show_default=True,
+    help="Of the head; without any, it sees the last two tokens only.",
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(1, 8),
+    default=3,
+    show_default=True,
+    help="Tokens ahead that it proposes.",
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--threads", type=click.IntRange(1), help="One per core, if not given.")
 @click.option("--prompts", type=click.IntRange(1), default=48, show_default=True)
@@ -55,6 +69,8 @@ def train_head(context: Any, /, **options: Any) -> None:
         tokens=options["tokens"],
         hours=options["hours"],
         groups=options["groups"],
+        layers=options["layers"],
+        slots=options["slots"],
         seed=options["seed"],
         threads=options["threads"],
         evaluated_prompts=options["prompts"],

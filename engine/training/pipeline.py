@@ -3,7 +3,7 @@
 corpus/         shards of what the model said
 features/       its residual stream on them, computed when they are first fitted to
 vocabulary.npy  the tokens that can be proposed, decided once
-fitting-G.pt    the last checkpoint of the head with G groups
+fitting-*.pt    the last checkpoint of a head with so many groups, layers and slots
 head.dfh        phrases and the head
 evaluation.json
 """
@@ -47,6 +47,8 @@ class Orders:
     tokens: int
     hours: float  # of processor time spent on fitting, all runs together
     groups: int
+    layers: int
+    slots: int
     seed: int
     threads: int | None
     evaluated_prompts: int
@@ -71,10 +73,12 @@ def train(model_path: Path, out: Path, orders: Orders, progress: Progress) -> Ev
     )
     head = HeadFile(card, None, phrases)
     if orders.hours:
-        shape = default_shape(model.decoder.info, orders.groups)
+        shape = default_shape(
+            model.decoder.info, groups=orders.groups, layers=orders.layers, slots=orders.slots
+        )
         token_ids = _vocabulary(out, shape, sequences, model.tokenizer.vocab_size)
         fitting = Fitting(shape, token_ids, frozen_parts(file, shape, token_ids), seed=orders.seed)
-        checkpoint = out / f"fitting-{orders.groups}.pt"
+        checkpoint = out / f"fitting-{orders.groups}-{orders.layers}-{orders.slots}.pt"
         if checkpoint.is_file():
             fitting.resume(checkpoint)
 

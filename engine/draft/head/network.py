@@ -49,7 +49,7 @@ class HeadNetwork:
         injected = [
             self._linear(f"{layer}.injected", self._grouped(fused)) for layer in range(shape.layers)
         ]
-        return fused, torch.cat(injected, dim=1)
+        return fused, torch.cat(injected, dim=1) if injected else fused[:, :0]
 
     def slots(self, roots: Tensor, last: Tensor, window: Tensor, visible: Tensor) -> Tensor:
         """Denoise the slots behind each root: [n, S, D], ready for the vocabulary.
@@ -63,6 +63,8 @@ class HeadNetwork:
         known = self._linear("root", self._grouped(roots))
         known = known + self._linear("last", self._grouped(last))
         hidden = known[:, None] + self._vectors["slots"]
+        if shape.layers == 0:  # nothing to attend with: each slot is on its own
+            return self._norm(hidden[:, 1:], "final_norm")
         for layer in range(shape.layers):
             first = 1 if layer == shape.layers - 1 else 0  # the root's own slot proposes nothing
             normed = self._norm(hidden, f"{layer}.norm").flatten(0, 1)

@@ -23,7 +23,7 @@ class HeadShape(msgspec.Struct, frozen=True):
     slots: int = 3  # tokens ahead
     window: int = 64  # committed tokens whose features are attended to
     vocabulary: int = 8192  # tokens that can be proposed; a multiple of the groups
-    layers: int = 1
+    layers: int = 1  # 0: the slots see the last committed token and the root, and nothing else
     intermediate: int = 1536
     rank: int = 64  # of the term that says what follows what
     groups: int = 1
@@ -93,10 +93,12 @@ class HeadShape(msgspec.Struct, frozen=True):
         return total + self.slots * self.vocabulary * self.hidden // self.groups
 
 
-def default_shape(architecture: Architecture, groups: int = 1) -> HeadShape:
-    """Return the shape that a model's head gets unless something else is asked for."""
-    layers = architecture.layers
-    taps = sorted({layers // 3, 2 * layers // 3, layers - 1})
+def default_shape(
+    architecture: Architecture, *, groups: int = 1, layers: int = 1, slots: int = 3
+) -> HeadShape:
+    """Return the shape that a head for a model gets unless more is asked for."""
+    depth = architecture.layers
+    taps = sorted({depth // 3, 2 * depth // 3, depth - 1})
     unit = 32 * groups
     return HeadShape(
         hidden=architecture.hidden,
@@ -104,6 +106,8 @@ def default_shape(architecture: Architecture, groups: int = 1) -> HeadShape:
         kv_heads=architecture.kv_heads,
         head_dim=architecture.head_dim,
         tap_layers=tuple(taps),
+        slots=slots,
+        layers=layers,
         vocabulary=min(8192, architecture.vocab_size) // groups * groups,
         intermediate=max(unit, min(1536, architecture.intermediate) // unit * unit),
         rank=-(-64 // unit) * unit,

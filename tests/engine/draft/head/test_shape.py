@@ -54,7 +54,7 @@ def counted(shape: HeadShape) -> int:
 
 def test_the_shape_knows_what_a_pass_computes() -> None:
     for shape in (default_shape(SMOLLM2), default_shape(SMOLLM2, groups=3)):
-        for layers in (1, 2):
+        for layers in (0, 1, 2):
             deeper = HeadShape(**{**_fields(shape), "layers": layers})
             assert deeper.products(EXPANSIONS) == counted(deeper)
 
