@@ -48,8 +48,7 @@ class AuditDesk:
             *("--model", settings.model, "--json"),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            # not an argument: a database URL may hold a password, and arguments are public
-            env={**os.environ, "DFLASH_DATABASE_URL": settings.resolved_database_url},
+            env=settings.environment(),
         )
         os.setpriority(os.PRIO_PROCESS, child.pid, _NICE)
         try:
