@@ -11,6 +11,7 @@ from engine.draft.phrases import ORDERS, PROBABILITY_UNIT, WIDTH, Phrases, Table
 from engine.training.corpus import Sequence
 
 _BACKOFF = 4.0  # imaginary occurrences, distributed as the shorter context has it
+_DISCOUNT = 0.5  # occurrences that a pair loses: what was seen once is rarer than it looks
 _LEAST = 0.05  # probability of a successor that is kept
 CONTEXTS_MAX = 120_000  # kept of one order
 
@@ -35,7 +36,8 @@ def count_phrases(sequences: Iterable[Sequence], vocab_size: int) -> Phrases:
         totals = np.bincount(kind_of, minlength=len(kinds))
         pair_of_each = kind_of * vocab_size + successors
         pairs, pair_of, counts = np.unique(pair_of_each, return_inverse=True, return_counts=True)
-        chance = (counts[pair_of] + _BACKOFF * chance) / (totals[kind_of] + _BACKOFF)
+        seen = counts[pair_of] - _DISCOUNT
+        chance = (seen + _BACKOFF * chance) / (totals[kind_of] + _BACKOFF)
         chances = np.zeros(len(pairs))
         chances[pair_of] = chance  # the same for each occurrence of a pair
         if shorter is not None:

@@ -26,11 +26,12 @@ def test_the_longest_context_decides_and_shorter_ones_step_in() -> None:
 def test_probabilities_lean_on_the_shorter_context() -> None:
     phrases = counted(*[[1, 2, 3, 4]] * 8, *[[9, 2, 3, 5]] * 8)
     (seen, likely), (unseen, inherited) = phrases.successors([1, 2, 3])
-    # 8 of 8, and four imaginary ones that go as two tokens of context went, and those as one did
-    by_one = (8 + 4 / 50) / 20
-    by_two = (8 + 4 * by_one) / 20
+    # 8 of 8 less a half, and four imaginary ones that go as two tokens of context went, and those
+    # as one did
+    by_one = (7.5 + 4 / 50) / 20
+    by_two = (7.5 + 4 * by_one) / 20
     assert (seen, unseen) == (4, 5)
-    assert likely == pytest.approx((8 + 4 * by_two) / 12, abs=0.005)
+    assert likely == pytest.approx((7.5 + 4 * by_two) / 12, abs=0.005)
     assert inherited == pytest.approx(4 * by_two / 12, abs=0.005)
 
 
