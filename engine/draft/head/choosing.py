@@ -27,4 +27,7 @@ def chosen_head(choice: str, model: ModelCard) -> HeadFile | None:
     path = Path(choice)
     if not read_card(path).can_serve(model):
         raise UnsupportedModel(f"{path} was trained for a model of another shape than {model.name}")
-    return read_head(path)
+    head = read_head(path)
+    if head.highest_token >= model.architecture.vocab_size:
+        raise UnsupportedModel(f"{path} proposes tokens that {model.name} does not have")
+    return head

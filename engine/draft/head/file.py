@@ -75,6 +75,13 @@ class HeadFile:
     block: BlockHeadWeights | None
     phrases: Phrases | None
 
+    @property
+    def highest_token(self) -> int:
+        """The highest token id that it may propose; -1 where it can propose nothing."""
+        known = [] if self.block is None else [self.block.token_ids]
+        known += [table.tokens for table in self.phrases.tables.values()] if self.phrases else []
+        return max((int(ids.max()) for ids in known if ids.size), default=-1)
+
 
 def write_head(path: Path, head: HeadFile) -> None:
     """Write a head file; `path` appears only when it is whole."""

@@ -82,6 +82,9 @@ def test_a_head_is_chosen_by_what_the_model_was_converted_from(
     assert chosen_head("none", card) is None
     # named, it serves any model of its shape
     assert chosen_head(str(tmp_path / "tiny.dfh"), other).card == head.card
+    shape = msgspec.structs.replace(card.architecture, vocab_size=head.highest_token)
+    with pytest.raises(UnsupportedModel, match="does not have"):
+        chosen_head(str(tmp_path / "tiny.dfh"), msgspec.structs.replace(card, architecture=shape))
     wide = ModelFile.open(write_tiny_dfm(tmp_path / "wide.dfm", TinyShape(hidden=64)))
     with pytest.raises(UnsupportedModel, match="another shape"):
         chosen_head(str(tmp_path / "tiny.dfh"), wide.header.model)
