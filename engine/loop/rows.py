@@ -92,14 +92,14 @@ def step_rows(parts: Sequence[Part]) -> StepRows:
 
 def _tail(slots: NDArray[np.int64], pending: int, tree: TokenTree | None) -> NDArray[np.int64]:
     """Return each row's own path, itself last, right-padded with -1: [rows, longest]."""
-    depth = tree.depth if tree else 0
-    tail = np.full((len(slots), pending + depth), -1, np.int64)
-    for row in range(pending):
-        tail[row, : row + 1] = slots[: row + 1]
-    if tree and len(tree) > 1:
-        tail[pending:, :pending] = slots[:pending]
-        mask = tree.ancestor_mask()[1:, 1:]
-        for node, ancestors in enumerate(mask):
-            path = slots[pending:][ancestors]
-            tail[pending + node, pending : pending + len(path)] = path
+    if len(slots) == 1:
+        return slots.reshape(1, 1)
+    tail = np.full((len(slots), pending + (tree.depth if tree else 0)), -1, np.int64)
+    tail[:pending, :pending] = np.where(np.tri(pending, dtype=np.bool_), slots[:pending], -1)
+    if tree:
+        root = pending - 1
+        for node in range(1, len(tree)):
+            # a parent's row comes before its children's
+            tail[root + node] = tail[root + tree.parents[node]]
+            tail[root + node, root + tree.depths[node]] = slots[root + node]
     return tail

@@ -46,14 +46,14 @@ class NativeRuntime:
     def statistics(self, logits: Tensor) -> RowStatistics:
         """Summarise each row of logits [Q, V] float32."""
         logits = logits.contiguous()
-        result = torch.empty(len(logits), 4)
+        result = torch.empty(len(logits), 4, dtype=torch.float64)
         self.done(
             self.library["statistics"](
                 self.handle, *logits.shape, logits.data_ptr(), result.data_ptr()
             )
         )
-        top, *others = result.unbind(1)
-        return RowStatistics(top.view(torch.int32).long(), *others)
+        top, largest, log_sum_exp, entropy = result.unbind(1)
+        return RowStatistics(top.long(), largest.float(), log_sum_exp, entropy)
 
     def made(self, handle: int | None) -> int:
         """Return a handle, or raise UnsupportedModel with the library's reason."""

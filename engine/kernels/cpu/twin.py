@@ -17,12 +17,14 @@ from torch import Tensor
 from engine.dfm.blocks import GROUP, unpack
 from engine.kernels.cpu.arithmetic import (
     LANES,
+    combined,
     exponential,
     fused,
     lane_sum,
     quantise,
     rms_norm,
     rotate,
+    summarise,
     swiglu,
 )
 from engine.kernels.cpu.weights import BlockMatrix, BlockWeights, RowStatistics, StepInputs
@@ -42,13 +44,14 @@ class TwinRuntime:
         return TwinModel(weights, kv_tokens)
 
     def statistics(self, logits: Tensor) -> RowStatistics:
-        """Summarise each row of logits [Q, V] float32, in double precision."""
-        largest, top = logits.max(dim=1)
-        shifted = logits.double() - largest[:, None]
-        weights = shifted.exp()
-        total = weights.sum(dim=1)
-        entropy = total.log() - (weights * shifted).sum(dim=1) / total
-        return RowStatistics(top, largest, (largest + total.log()).float(), entropy.float())
+        """Summarise each row of logits [Q, V] float32."""
+        largest, sums, weighted = summarise(logits)
+        rows = [
+            combined(*parts)
+            for parts in zip(largest.tolist(), sums.tolist(), weighted.tolist(), strict=True)
+        ]
+        log_sum_exp, entropy = torch.tensor(rows, dtype=torch.float64).reshape(-1, 2).unbind(1)
+        return RowStatistics(logits.argmax(1), logits.amax(1), log_sum_exp, entropy)
 
 
 class TwinMatrix:

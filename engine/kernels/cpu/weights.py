@@ -121,8 +121,8 @@ class RowStatistics(NamedTuple):
 
     top: Tensor  # int64: the largest logit's index, the first of equals
     largest: Tensor  # float32
-    log_sum_exp: Tensor  # float32
-    entropy: Tensor  # float32, nats
+    log_sum_exp: Tensor  # float64
+    entropy: Tensor  # float64, nats
 
 
 class Runtime(Protocol):

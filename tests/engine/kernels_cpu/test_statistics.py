@@ -18,21 +18,32 @@ def test_statistics_are_those_of_the_softmax(name, vocabulary):
     assert torch.equal(statistics.top, logits.argmax(1))
     assert torch.equal(statistics.largest, logits.amax(1))
     torch.testing.assert_close(
-        statistics.log_sum_exp, logits.double().logsumexp(1).float(), rtol=1e-6, atol=1e-6
+        statistics.log_sum_exp, logits.double().logsumexp(1), rtol=1e-6, atol=1e-6
     )
-    entropy = -(exact.exp() * exact).sum(1).float()
+    entropy = -(exact.exp() * exact).sum(1)
     torch.testing.assert_close(statistics.entropy, entropy, rtol=1e-5, atol=1e-5)
 
 
-def test_instruction_set_and_threads_change_no_bit():
-    logits = 6 * torch.randn(7, 10_007, generator=torch.Generator().manual_seed(0))
-    native = [
-        torch.ops.dflash.row_statistics(handle(runtime), logits)
-        for name, runtime in RUNTIMES.items()
-        if name != "twin"
+@pytest.mark.parametrize("vocabulary", [10_007, 16])
+def test_neither_path_nor_threads_nor_neighbours_change_a_bit(vocabulary):
+    logits = 6 * torch.randn(7, vocabulary, generator=torch.Generator().manual_seed(0))
+    twin, *native = [
+        torch.ops.dflash.row_statistics(handle(RUNTIMES[name]), logits)
+        for name in reversed(RUNTIMES)
     ]
-    for other in native[1:]:
-        assert all(map(torch.equal, other, native[0]))
+    for other in native:
+        assert all(map(torch.equal, other, twin))
+    alone = torch.ops.dflash.row_statistics(handle(RUNTIMES["twin"]), logits[3:4])
+    assert all(torch.equal(own, rows[3:4]) for own, rows in zip(alone, twin, strict=True))
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_an_entropy_is_finite_only_where_every_logit_is(name, bad):
+    logits = torch.zeros(2, 9000)
+    logits[1, 5000] = bad
+    entropy = RUNTIMES[name].statistics(logits).entropy
+    assert entropy.isfinite().tolist() == [True, False]
 
 
 @pytest.mark.parametrize("name", RUNTIMES)
