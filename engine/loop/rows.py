@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from engine.graph.tree import TokenTree
 from engine.model.rows import Segment, StepRows
@@ -82,12 +83,17 @@ def step_rows(parts: Sequence[Part]) -> StepRows:
             )
         )
     return StepRows(
-        token_ids=torch.tensor(token_ids),
-        positions=torch.tensor(positions),
+        token_ids=_tensor(token_ids),
+        positions=_tensor(positions),
         slots=torch.from_numpy(np.concatenate(slots)),
         segments=tuple(segments),
-        logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
+        logit_rows=_tensor(logit_rows),
     )
+
+
+def _tensor(values: list[int]) -> Tensor:
+    # several times as fast as torch.tensor
+    return torch.from_numpy(np.array(values, np.int64))
 
 
 def _tail(slots: NDArray[np.int64], pending: int, tree: TokenTree | None) -> NDArray[np.int64]:

@@ -29,7 +29,7 @@ from engine.kernels.cpu.weights import (
 from engine.model.decoder import usable_cores
 from engine.model.rope import rotary_angles
 from engine.model.rows import StepRows
-from engine.model.statistics import RawStatistics, listed
+from engine.model.statistics import RawStatistics
 
 BACKEND = "blocks"
 
@@ -75,7 +75,6 @@ class BlockDecoder:
         torch.set_num_threads(count)
         return cls(file.header, weights, open_runtime(count, instruction_set), kv_tokens, count)
 
-    @torch.inference_mode()
     def forward(self, step: StepRows) -> Tensor:
         """Write the rows' keys and values; return raw logits [Q, vocab] float32."""
         return self.forward_tapped(step, ())[0]
@@ -98,8 +97,11 @@ class BlockDecoder:
 
     def statistics(self, logits: Tensor) -> list[RawStatistics]:
         """Summarise rows of raw logits [Q, vocab] float32, in one pass over them."""
-        top, _, log_sum_exp, entropy = self.runtime.statistics(logits)
-        return listed(top.tolist(), log_sum_exp.tolist(), entropy.tolist())
+        return [
+            # rounding may leave a certain token an entropy of -1e-17; NaN stays NaN
+            RawStatistics(int(top), log_sum_exp, max(entropy, 0.0))
+            for top, _, log_sum_exp, entropy in self.runtime.statistics(logits).tolist()
+        ]
 
 
 def _block_weights(file: ModelFile, rope_scaling_factor: float) -> BlockWeights:

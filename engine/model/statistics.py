@@ -10,7 +10,6 @@ Dims: Q rows of logits, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -42,15 +41,6 @@ def raw_statistics(logits: NDArray[np.float32]) -> list[RawStatistics]:
     Exponentials are float32, sums float64.
     """
     return [_of_row(row) for row in logits]
-
-
-def listed(
-    tops: Sequence[int], log_sums: Sequence[float], entropies: Sequence[float]
-) -> list[RawStatistics]:
-    """Return the statistics of rows that were summarised elsewhere."""
-    # rounding may leave a certain token an entropy of -1e-17; NaN stays NaN
-    positive = [max(entropy, 0.0) for entropy in entropies]
-    return list(map(RawStatistics, tops, log_sums, positive))
 
 
 def _of_row(row: NDArray[np.float32]) -> RawStatistics:

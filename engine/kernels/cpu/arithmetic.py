@@ -121,16 +121,19 @@ def summarise(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     x - largest.
     """
     length = logits.shape[1]
-    padding = -length % CHUNK
-    chunks = torch.nn.functional.pad(logits, (0, padding), value=-torch.inf)
-    chunks = chunks.view(len(logits), -1, CHUNK)
+    count = -(-length // CHUNK)
+    chunks = torch.nn.functional.pad(logits, (0, count * CHUNK - length), value=-torch.inf)
+    chunks = chunks.view(len(logits), count, CHUNK)
     largest = chunks.amax(-1)
-    seen = torch.arange(length + padding).view(1, -1, CHUNK) < length
+    seen = torch.arange(count * CHUNK).view(count, CHUNK) < length
     shifted = torch.where(seen, chunks, 0.0) - largest[..., None]
     weights = torch.where(seen, exponential(shifted), 0.0)
     lanes = torch.zeros_like(weights[..., :LANES])
     for weight, shift in zip(
-        *(values.view(*largest.shape, -1, LANES).unbind(-2) for values in (weights, shifted)),
+        *(
+            values.view(*largest.shape, CHUNK // LANES, LANES).unbind(-2)
+            for values in (weights, shifted)
+        ),
         strict=True,
     ):
         lanes = fused(weight, shift, lanes)

@@ -27,7 +27,7 @@ from engine.kernels.cpu.arithmetic import (
     summarise,
     swiglu,
 )
-from engine.kernels.cpu.weights import BlockMatrix, BlockWeights, RowStatistics, StepInputs
+from engine.kernels.cpu.weights import BlockMatrix, BlockWeights, StepInputs
 
 
 class TwinRuntime:
@@ -43,15 +43,16 @@ class TwinRuntime:
         """Prepare a model with storage for at least `kv_tokens` tokens."""
         return TwinModel(weights, kv_tokens)
 
-    def statistics(self, logits: Tensor) -> RowStatistics:
-        """Summarise each row of logits [Q, V] float32."""
+    def statistics(self, logits: Tensor) -> Tensor:
+        """Summarise each row of logits [Q, V] float32: `STATISTICS`, [Q, 4] float64."""
         largest, sums, weighted = summarise(logits)
         rows = [
             combined(*parts)
             for parts in zip(largest.tolist(), sums.tolist(), weighted.tolist(), strict=True)
         ]
-        log_sum_exp, entropy = torch.tensor(rows, dtype=torch.float64).reshape(-1, 2).unbind(1)
-        return RowStatistics(logits.argmax(1), logits.amax(1), log_sum_exp, entropy)
+        combinations = torch.tensor(rows, dtype=torch.float64).reshape(-1, 2)
+        tops = torch.stack([logits.argmax(1), logits.amax(1)], dim=1)
+        return torch.cat([tops, combinations], dim=1)
 
 
 class TwinMatrix:

@@ -11,14 +11,16 @@
 namespace dflash {
 namespace {
 
-constexpr int kMostPauses = 4000, kLeastPauses = 50;
+// At a barrier, before sleeping. Some hundred microseconds: far more than threads that run are apart,
+// and far less than one that the system took off its core stays away.
+constexpr int kPauses = 4000;
 constexpr auto kLinger = std::chrono::microseconds(100);  // between runs, before sleeping
 
 // Spinning makes sense only where every thread can have a core of its own.
 int pauses_for(int threads) {
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) < threads) return 0;
-  return kMostPauses;
+  return kPauses;
 }
 
 long futex(std::atomic<uint32_t>& word, int operation, uint32_t value) {
@@ -39,7 +41,7 @@ void Gate::sleep(uint32_t seen) {
 }
 
 Pool::Pool(int threads)
-    : size_(threads < 1 ? 1 : threads), most_pauses_(pauses_for(size_)), pauses_(most_pauses_) {
+    : size_(threads < 1 ? 1 : threads), pauses_(pauses_for(size_)) {
   for (int i = 1; i < size_; ++i) workers_.emplace_back([this, i] { serve(i); });
 }
 
@@ -64,24 +66,17 @@ void Pool::meet() {
     met_.open();
     return;
   }
-  const int pauses = pauses_.load(std::memory_order_relaxed);
-  for (int i = 0; i < pauses; ++i) {
+  for (int i = 0; i < pauses_; ++i) {
+    if (met_.passed(seen)) return;
     _mm_pause();
-    if (met_.passed(seen)) {
-      if (pauses < most_pauses_) pauses_.store(pauses + 1, std::memory_order_relaxed);
-      return;
-    }
   }
-  // The others have no core, or far more to do: spin less for a while.
-  pauses_.store(pauses / 2 > kLeastPauses ? pauses / 2 : most_pauses_ ? kLeastPauses : 0,
-                std::memory_order_relaxed);
   met_.sleep(seen);
 }
 
 void Pool::serve(int thread) {
   for (uint32_t seen = 0;; ++seen) {
     const auto since = std::chrono::steady_clock::now();
-    while (most_pauses_ && !round_.passed(seen) &&
+    while (pauses_ && !round_.passed(seen) &&
            std::chrono::steady_clock::now() - since < kLinger)
       for (int i = 0; i < 16; ++i) _mm_pause();
     if (!round_.passed(seen)) round_.sleep(seen);

@@ -41,13 +41,12 @@ class Pool {
   void serve(int thread);
 
   const int size_;
-  const int most_pauses_;  // at a barrier, before sleeping
+  const int pauses_;  // at a barrier, before sleeping
   std::vector<std::thread> workers_;
   const std::function<void(int)>* work_ = nullptr;
   bool closing_ = false;
   Gate round_, met_;
   alignas(64) std::atomic<int> arrived_{0};
-  std::atomic<int> pauses_;  // worth spinning, as it seems
 };
 
 }  // namespace dflash
