@@ -116,6 +116,6 @@ def _check_for_model(config: EngineConfig) -> None:
         why = (
             "it is a CUDA kernel, and this engine computes on the CPU"
             if config.device == "cpu"
-            else f"it takes half precision, and backend {config.backend} computes in single"
+            else "it takes half precision, and this engine computes in single precision there"
         )
         raise InvalidConfig(f"the verifier cannot use flash attention here: {why}")
