@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
+
+from engine.graph.tree import TokenTree
 
 Curve = tuple[tuple[int, float], ...]  # (rows, milliseconds), both ascending, two points at least
 
@@ -65,6 +68,21 @@ class StepCost:
             if rate > best_rate:
                 best, best_rate = count, rate
         return best
+
+    def chosen_nodes(
+        self, rows: int, tokens: float, trees: Sequence[TokenTree], most: int
+    ) -> Counter[int]:
+        """Return how many nodes to verify of which tree, the roots not counted, `most` in all.
+
+        A tree's nodes are in order of probability, so the likeliest of all trees are prefixes.
+        """
+        nodes = sorted(
+            (-probability, index)
+            for index, tree in enumerate(trees)
+            for probability in tree.probabilities[1:]
+        )[:most]
+        worth = self.nodes_worth(rows, tokens, [-probability for probability, _ in nodes])
+        return Counter(index for _, index in nodes[:worth])
 
     def least_probability(self, rows: int, tokens: float, most: int) -> float:
         """Return how likely a node must be to be worth one of the next `most` rows at all."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import structlog
 import torch
@@ -22,10 +20,10 @@ from engine.graph.tree import bare
 from engine.loop.cost import StepCost
 from engine.loop.degradation import Degradation, Window
 from engine.loop.emission import Emission
+from engine.loop.protocols import StepDecoder, Vocabulary
 from engine.loop.rows import Part, step_rows
 from engine.loop.tally import Tally
 from engine.loop.verification import LogitsProbe, verify
-from engine.model.rows import StepRows
 from engine.model.statistics import RawStatistics
 from engine.processors import LogitsProcessor, ProcessorFailed, runs_undrafted
 from engine.records import (
@@ -47,38 +45,6 @@ log = structlog.get_logger(__name__)
 
 PAGE_SIZE = 16
 _RECENT = 32  # tokens of context shown to the draft layer
-
-
-class SlotStorage(Protocol):
-    """What the loop asks of the place where keys and values lie."""
-
-    slots: int
-
-    def move(self, src_slots: Tensor, dst_slots: Tensor) -> None:
-        """Copy slots in every layer; everything is read before anything is written."""
-
-
-class StepDecoder(Protocol):
-    """What the loop asks of a model; see `engine.model.loading` for those there are."""
-
-    @property
-    def storage(self) -> SlotStorage:
-        """Where keys and values lie."""
-
-    def forward(self, step: StepRows) -> Tensor:
-        """Write the rows' keys and values, return raw logits [Q, V] float32."""
-
-    def statistics(self, logits: Tensor) -> list[RawStatistics]:
-        """Summarise rows of raw logits [Q, V], each by itself."""
-
-
-class Vocabulary(Protocol):
-    """What the loop asks of a tokenizer."""
-
-    eos_ids: frozenset[int]
-
-    def piece(self, token_id: int) -> bytes:
-        """Return the bytes that a token appends."""
 
 
 @dataclass(slots=True, eq=False)
@@ -272,16 +238,9 @@ class DecodeLoop:
                 least_probability=least,
             ):
                 offers.append((turn, draft))
-        # A tree's nodes are in order of probability, so the likeliest of all trees make prefixes.
-        nodes = sorted(
-            (-probability, index)
-            for index, (_, draft) in enumerate(offers)
-            for probability in draft.tree.probabilities[1:]
-        )[:spare]
-        worth = self._cost.nodes_worth(rows, draws, [-probability for probability, _ in nodes])
-        chosen = Counter(index for _, index in nodes[:worth])
+        trees = [draft.tree for _, draft in offers]
         drafts: dict[LiveSequence, Draft] = {}
-        for index, count in chosen.items():
+        for index, count in self._cost.chosen_nodes(rows, draws, trees, spare).items():
             turn, draft = offers[index]
             if granted := self.scheduler.grant(turn, count):
                 drafts[turn.sequence] = draft.pruned(granted + 1)

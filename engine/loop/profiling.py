@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from engine.loop.cost import Curve
+from engine.loop.protocols import StepDecoder
 from engine.model.rows import Segment, StepRows
-from engine.model.statistics import RawStatistics
 
 _SIZES = (1, 16, 4, 32, 8, 2, 12)  # what helps most first
 _CONTEXT = 256
@@ -24,27 +22,7 @@ _BUDGET_S = 0.25  # after which no other step is begun
 _ROUNDS = 8
 
 
-class Slots(Protocol):
-    """Where keys and values lie."""
-
-    slots: int
-
-
-class MeasuredDecoder(Protocol):
-    """A decoder that nothing runs on yet."""
-
-    @property
-    def storage(self) -> Slots:
-        """Where keys and values lie."""
-
-    def forward(self, step: StepRows) -> Tensor:
-        """Run a step."""
-
-    def statistics(self, logits: Tensor) -> list[RawStatistics]:
-        """Summarise its logits."""
-
-
-def measured(decoder: MeasuredDecoder, most_rows: int, context_length: int) -> Curve:
+def measured(decoder: StepDecoder, most_rows: int, context_length: int) -> Curve:
     """Return v(n) up to about `most_rows`; what the storage held is lost.
 
     `context_length` is the model's.
@@ -67,7 +45,7 @@ def measured(decoder: MeasuredDecoder, most_rows: int, context_length: int) -> C
     return tuple(zip(rows, times.tolist(), strict=True))
 
 
-def _time_ms(decoder: MeasuredDecoder, rows: int, room: int) -> float:
+def _time_ms(decoder: StepDecoder, rows: int, room: int) -> float:
     context = min(_CONTEXT, room - rows)
     slots = torch.arange(context, context + rows)
     tail = torch.where(torch.ones(rows, rows).tril() > 0, slots, -1)

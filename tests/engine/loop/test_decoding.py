@@ -261,9 +261,10 @@ def test_drafting_that_is_off_is_a_true_bypass_and_is_tried_again(
     monkeypatch.setattr("engine.loop.degradation._WINDOW", 10)
     monkeypatch.setattr("engine.loop.degradation._PROBE", 3)
     monkeypatch.setattr("engine.loop.degradation._PAUSE", 12)
-    rig.cost = NoCost()  # tries what is never right
+    rig.cost = NoCost()  # tries what is rarely right
+    sampling = SamplingParams(temperature=3.0, seed=7)
     loop = rig.loop(degrade_policy="hit_rate")
-    loop.submit(request(PROMPT * 4, 200, request_id="a", ignore_eos=True))
+    loop.submit(request(PROMPT * 4, 200, request_id="a", sampling=sampling, ignore_eos=True))
     states, looked_up = [], []
     while loop.busy:
         rig.heard.take(loop.step())
@@ -277,7 +278,7 @@ def test_drafting_that_is_off_is_a_true_bypass_and_is_tried_again(
     assert loop.stats().window_hit_rate < 0.7
     fresh = Rig()
     plain = fresh.loop(draft=False)
-    plain.submit(request(PROMPT * 4, 200, request_id="a", ignore_eos=True))
+    plain.submit(request(PROMPT * 4, 200, request_id="a", sampling=sampling, ignore_eos=True))
     assert rig.heard.tokens == fresh.finish(plain).tokens
 
 
