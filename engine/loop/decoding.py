@@ -294,7 +294,8 @@ class DecodeLoop:
                 self._fail(part.turn, error, outcome)
             return
         verify_ms = (time.perf_counter() - began) * 1e3
-        self._cost.observe(len(rows.token_ids), verify_ms)
+        if len(rows.logit_rows) == len(rows.token_ids):  # prefill has no head to pay for
+            self._cost.observe(len(rows.token_ids), verify_ms)
         first = 0
         for part in parts:
             last = first + part.nodes + 1 if part.tree else first

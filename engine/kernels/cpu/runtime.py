@@ -23,7 +23,7 @@ PAGE_SLOTS = 16  # of native/shapes.h: a tile of keys
 
 
 class NativeRuntime:
-    """Threads that spin while there is work. One thread at a time may call in.
+    """Threads that spin for a moment between phases, then sleep. One thread at a time may call in.
 
     What is prepared keeps its runtime alive; the matrices' memory is freed with the runtime.
     """

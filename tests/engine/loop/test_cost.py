@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.graph.lattice import LatticeBuilder
+from engine.graph.tree import TokenTree, unroll
 from engine.loop.cost import StepCost
 
 CURVE = ((1, 3.0), (4, 4.5), (8, 6.5), (16, 11.0), (64, 38.0))
@@ -46,6 +48,19 @@ def test_a_single_request_is_drafted_wide_and_a_full_batch_is_not() -> None:
 def test_where_a_row_costs_as_much_as_a_step_nothing_pays() -> None:
     linear = StepCost(((1, 5.0), (64, 320.0)))
     assert linear.nodes_worth(1, 1.0, [0.99, 0.98]) == 0
+
+
+def test_the_likeliest_nodes_of_all_requests_are_taken_first() -> None:
+    def chain(*odds: float) -> TokenTree:
+        builder = LatticeBuilder(len(odds))
+        builder.add(range(1, len(odds) + 1), odds, 1)
+        return unroll(builder.build(), 0, 8)
+
+    trees = [chain(0.9, 0.9, 0.2), chain(0.1), chain(0.95)]
+    cost = StepCost(CURVE)
+    assert cost.chosen_nodes(3, 3.0, trees, 8) == {0: 2, 2: 1}
+    assert cost.chosen_nodes(3, 3.0, trees, 2) == {0: 1, 2: 1}
+    assert not cost.chosen_nodes(3, 3.0, [chain(0.05)], 8)
 
 
 @given(
