@@ -9,7 +9,7 @@ import uuid_utils
 from sqlalchemy import Engine as Database
 from sqlalchemy.exc import IntegrityError
 
-from api import rates
+from api import limits, projects, rates
 from api.auth import Principal
 from api.errors import TenantSuspended
 from api.inference import idempotency
@@ -17,9 +17,10 @@ from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order
 from billing import catalogue
 from billing.gate import HoldGate
+from billing.ledger.accounts import lock_tenant
 from engine.requests import GenerationRequest
+from metering import clock
 from metering import requests as usage_requests
-from metering.clock import now_us
 from metering.database import transaction
 from metering.requests import AdmittedRequest
 from metering.tables import tenants
@@ -54,8 +55,9 @@ class Admission:
     ) -> Admitted | Replay:
         """Admit an order: a request row, a hold and the idempotency key, all or none.
 
-        Raises RateLimited, TenantSuspended, InsufficientCredit, CostCeilingTooLow,
-        NoTariff or IdempotencyMismatch, in which case nothing was changed.
+        Raises RateLimited, TenantSuspended, InsufficientCredit, BudgetExhausted,
+        CostCeilingTooLow, NoTariff, IdempotencyMismatch, or InvalidParameter for more tokens than
+        a minute allows, in which case nothing was changed.
         """
         try:
             return self._admit(principal, order, key)
@@ -68,7 +70,7 @@ class Admission:
     def _admit(
         self, principal: Principal, order: Order, key: IdempotencyKey | None
     ) -> Admitted | Replay:
-        now = now_us()
+        now = clock.now_us()
         tenant_id = principal.required_tenant_id
         with transaction(self.database) as connection:
             if key is not None:
@@ -83,6 +85,7 @@ class Admission:
             ):
                 raise TenantSuspended("this tenant is suspended")
             tariff = catalogue.tariff_in_force(connection, tenant_id, now)
+            limited = limits.applying(connection, tenant_id, principal.key_id)
             usage = AdmittedRequest(
                 id=f"req_{uuid_utils.uuid7().hex}",
                 tenant_id=tenant_id,
@@ -99,7 +102,11 @@ class Admission:
                 tags=order.tags,
                 test_mode=principal.test_mode,
                 started_at_us=now,
+                project_id=projects.of_key(connection, principal.key_id),
             )
+            if limited:
+                lock_tenant(connection, tenant_id, tariff.currency)
+                limits.check(connection, limited, usage)
             usage_requests.admit(connection, usage)
             self.gate.admit(connection, usage, expires_at_us=now + self.hold_lifetime_s * 10**6)
             if key is not None:

@@ -21,6 +21,7 @@ from api.gateway import Gateway
 from api.health import health, ready
 from api.inference import openai_routes, routes
 from api.inference.orders import ServedModel
+from api.ingestion import routes as ingestion_routes
 from api.metrics import metrics
 from api.reference import problems_router
 from api.review.routes import review_router
@@ -67,6 +68,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             openai_routes.completions,
             openai_routes.models,
             openai_routes.model,
+            ingestion_routes.report_usage,
             usage_router,
             review_router,
             admin_router,

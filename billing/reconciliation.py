@@ -12,10 +12,10 @@ from functools import cache
 
 from sqlalchemy import Connection, func, select
 
-from billing import catalogue, request_checks, signing
+from billing import catalogue, credit_checks, request_checks, signing
+from billing.differences import Difference
 from billing.ledger.accounts import NEVER_NEGATIVE, AccountKind
 from billing.ledger.holds import HoldState
-from billing.request_checks import Difference
 from billing.request_evidence import Evidence, gather
 from billing.review_items import OPEN_STATES
 from billing.tables import accounts, holds, review_items, transfers
@@ -78,6 +78,7 @@ def reconcile(connection: Connection) -> Reconciliation:
     differences += _engine(connection, totals)
     differences += _projections(connection)
     differences += _open(connection)
+    differences += credit_checks.check(connection)
     return Reconciliation(tuple(differences), totals)
 
 

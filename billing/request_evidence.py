@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Column, Connection, Row, Select, select
 
+from billing.credit_tables import fundings
 from billing.tables import (
     accounts,
     adjustments,
@@ -40,6 +41,7 @@ class Evidence:
     lines: Rows
     transfers: Rows  # each with the kinds of its accounts, as `debit_kind` and `credit_kind`
     hold: OneRow | None
+    fundings: Rows
     receipt: OneRow | None
     adjustments: Rows
     review: OneRow | None
@@ -73,6 +75,7 @@ def _page(connection: Connection, page: Sequence[OneRow]) -> Iterator[Evidence]:
     summaries = rows(select(request_summaries), request_summaries.c.request_id)
     lines = rows(select(rated_lines).order_by(rated_lines.c.line), rated_lines.c.request_id)
     held = rows(select(holds), holds.c.request_id)
+    funded = rows(select(fundings), fundings.c.request_id)
     signed = rows(select(receipts), receipts.c.request_id)
     adjusted = rows(select(adjustments), adjustments.c.request_id)
     reviews = rows(select(review_items), review_items.c.request_id)
@@ -100,6 +103,7 @@ def _page(connection: Connection, page: Sequence[OneRow]) -> Iterator[Evidence]:
             lines=lines[request.id],
             transfers=moved[request.id],
             hold=next(iter(held[request.id]), None),
+            fundings=funded[request.id],
             receipt=next(iter(signed[request.id]), None),
             adjustments=adjusted[request.id],
             review=next(iter(reviews[request.id]), None),
