@@ -15,7 +15,7 @@ from api.errors import TenantSuspended
 from api.inference import idempotency
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order
-from billing import catalogue
+from billing import catalogue, retention
 from billing.gate import HoldGate
 from billing.ledger.accounts import lock_tenant
 from engine.requests import GenerationRequest
@@ -113,16 +113,19 @@ class Admission:
                 idempotency.claim(
                     connection, tenant_id, order.route, key, request_id=usage.id, now_us=now
                 )
-        return Admitted(usage, _generation_request(usage, order))
+            scope = retention.cache_scope(connection, tenant_id)
+        return Admitted(usage, _generation_request(usage, order, scope))
 
 
-def _generation_request(usage: AdmittedRequest, order: Order) -> GenerationRequest:
+def _generation_request(
+    usage: AdmittedRequest, order: Order, cache_scope: str
+) -> GenerationRequest:
     deadline_ns = (
         None if order.deadline_ms is None else time.monotonic_ns() + order.deadline_ms * 1_000_000
     )
     return GenerationRequest(
         request_id=usage.id,
-        tenant_id=usage.tenant_id,
+        tenant_id=cache_scope,  # the engine knows tenants only by what they may share
         prompt_ids=order.input_ids,
         max_tokens=order.max_tokens,
         sampling=order.sampling,

@@ -28,6 +28,7 @@ from api.review.routes import review_router
 from api.session_secret import session_secret
 from api.settings import Settings
 from api.usage.routes import usage_router
+from api.webhooks.routes import webhooks_router
 from billing.signing import Signer
 from dashboards.pages import dashboard_router
 
@@ -60,6 +61,9 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
     def provide_served() -> ServedModel:
         return gateway.served
 
+    def provide_webhooks_allow_private() -> bool:
+        return settings.webhooks_allow_private
+
     return Litestar(
         route_handlers=[
             routes.generate,
@@ -71,6 +75,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             ingestion_routes.report_usage,
             usage_router,
             review_router,
+            webhooks_router,
             admin_router,
             problems_router,
             health,
@@ -94,6 +99,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             "database": Provide(provide_database, sync_to_thread=False),
             "served": Provide(provide_served, sync_to_thread=False),
             "signer": Provide(provide_signer, sync_to_thread=False),
+            "webhooks_allow_private": Provide(provide_webhooks_allow_private, sync_to_thread=False),
             "principal": Provide(provide_principal, sync_to_thread=True),
         },
         exception_handlers=exception_handlers,

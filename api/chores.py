@@ -1,20 +1,22 @@
-"""What the gateway does beside its requests: rating reported usage, rolling usage up, and telling.
+"""What the gateway does beside its requests: rating reported usage, rolling usage up, erasing
+and telling.
 
-One thread, one round after another; a round that fails is logged and tried again. Each step is a
-transaction of its own and safe beside another gateway's, so nothing here needs a lease.
+Round after round, each kind in a thread of its own; a step that fails is logged and tried again in
+the next one. Steps are safe beside another process that takes the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Event, Thread
 
 import structlog
 from sqlalchemy import Engine as Database
 
-from billing import outside
+from api.webhooks.sending import Sender
+from billing import outside, retention
 from billing.settlement import Settlement
-from metering import rollups
+from metering import clock, rollups
 from metering.database import transaction
 
 log = structlog.get_logger(__name__)
@@ -23,13 +25,16 @@ ROUND_S = 2.0
 
 
 class Chores:
-    """The thread of chores. `start` and `close` bracket its life."""
+    """A thread that repeats its steps. `start` and `close` bracket its life.
 
-    def __init__(self, database: Database, settlement: Settlement) -> None:
-        self._database = database
-        self._settlement = settlement
+    A step does one bounded piece of work and says whether there may be more at once.
+    """
+
+    def __init__(self, name: str, steps: Sequence[Callable[[], bool]]) -> None:
+        self._name = name
+        self._steps = steps
         self._stopping = Event()
-        self._thread = Thread(target=self._run, name="chores", daemon=True)
+        self._thread = Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin the rounds."""
@@ -43,24 +48,40 @@ class Chores:
 
     def _run(self) -> None:
         while not self._stopping.wait(ROUND_S):
-            for step in (self._rate, self._roll_up):
-                self._tried(step)
+            for step in self._steps:
+                while self._tried(step) and not self._stopping.is_set():
+                    pass
 
-    def _tried(self, step: Callable[[], None]) -> None:
+    def _tried(self, step: Callable[[], bool]) -> bool:
         try:
-            step()
+            return step()
         except Exception:
             # The next round tries again; a thread that died would let things wait unseen.
-            log.exception("chore.failed", step=step.__name__)
+            log.exception("chore.failed", chore=self._name)
+            return False
 
-    def _rate(self) -> None:
-        while not self._stopping.is_set():
-            done = outside.settle_waiting(self._database, self._settlement)
-            if done.unrated:
-                log.warning("usage.unrated", events=done.unrated)
-            if not done.settled:
-                return
 
-    def _roll_up(self) -> None:
-        with transaction(self._database) as connection:
-            rollups.refresh(connection)
+def usage_chores(database: Database, settlement: Settlement) -> Chores:
+    """Rate what other engines reported, roll usage up, and erase what is kept no longer."""
+
+    def rate() -> bool:
+        done = outside.settle_waiting(database, settlement)
+        if done.unrated:
+            log.warning("usage.unrated", events=done.unrated)
+        return done.settled > 0
+
+    def roll_up() -> bool:
+        with transaction(database) as connection:
+            return rollups.refresh(connection) > 0
+
+    def erase() -> bool:
+        with transaction(database) as connection:
+            return retention.sweep(connection, clock.now_us()) > 0
+
+    return Chores("usage", [rate, roll_up, erase])
+
+
+def webhook_chores(database: Database, *, allow_private: bool) -> Chores:
+    """Tell tenants what they want to hear of; slow receivers keep nothing else waiting."""
+    sender = Sender(database, allow_private=allow_private)
+    return Chores("webhooks", [lambda: sender.round() > 0])

@@ -6,6 +6,7 @@ import click
 
 from api.admin.budget_cli import budget, limit, project
 from api.admin.cli import admin, key, tenant
+from api.admin.retention_cli import retention
 from api.admin.spending_cli import grant, refund, terms
 from metering.cli_context import CliContext
 
@@ -18,6 +19,7 @@ __all__ = [
     "migrate",
     "project",
     "refund",
+    "retention",
     "serve",
     "tenant",
     "terms",

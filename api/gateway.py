@@ -16,7 +16,7 @@ from sqlalchemy import Engine as Database
 from api import migrate
 from api.admission import Admission, Replay
 from api.auth import Principal
-from api.chores import Chores
+from api.chores import usage_chores, webhook_chores
 from api.delivery import Delivery, Stream
 from api.errors import SchemaMismatch
 from api.inference import idempotency
@@ -82,7 +82,10 @@ class Gateway:
         )
         self.started_at_s = now_us() // 10**6
         self._tenure = Tenure(self.database)
-        self._chores = Chores(self.database, self._settlement)
+        self._chores = (
+            usage_chores(self.database, self._settlement),
+            webhook_chores(self.database, allow_private=settings.webhooks_allow_private),
+        )
         self._stopping = Event()
         self._sweeper = Thread(target=self._sweep, name="sweeper", daemon=True)
 
@@ -113,13 +116,15 @@ class Gateway:
         if recovered:
             log.warning("requests.recovered", count=recovered)
         self._sweeper.start()
-        self._chores.start()
+        for chores in self._chores:
+            chores.start()
         log.info("gateway.started", model=info.model, backend=info.backend, pid=info.pid)
 
     def close(self) -> None:
         """Stop the engine, settle what it had in flight, and close the database."""
         self._stopping.set()
-        self._chores.close()
+        for chores in self._chores:
+            chores.close()
         self.engine.close()
         self.recorder.close()
         if self._sweeper.is_alive():

@@ -76,6 +76,9 @@ TABLE: Mapping[type[Exception], Problem] = {
     ),
     billing_errors.InvalidBudget: Problem(422, "invalid_budget", "The budget is not valid"),
     billing_errors.UnknownBudget: NOT_FOUND,
+    billing_errors.InvalidRetention: Problem(
+        422, "invalid_retention", "Content can't be kept for that long"
+    ),
     billing_errors.InvalidGrant: Problem(422, "invalid_grant", "The grant is not valid"),
     billing_errors.UnknownGrant: NOT_FOUND,
     billing_errors.NothingToReverse: Problem(

@@ -109,6 +109,10 @@ class UnknownGrant(BillingError):
     """No grant of this id, or another tenant's."""
 
 
+class InvalidRetention(BillingError):
+    """Content can't be kept for that long."""
+
+
 class NothingToReverse(BillingError):
     """What should be reversed is spent, reversed or refunded already."""
 

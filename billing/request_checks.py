@@ -83,17 +83,15 @@ def _final(
 def _summary(evidence: Evidence) -> Iterator[Figure]:
     summary = evidence.summary
     assert summary is not None
-    blocks = [event for event in evidence.events if isinstance(event, BlockBody)]
-    tokens = sum(len(block.token_ids) for block in blocks)
+    blocks, tokens, accepted = evidence.stated_blocks()
     yield "summary output tokens = events", tokens, summary.output_tokens
-    yield "summary blocks = events", len(blocks), summary.blocks
-    accepted = sum(block.accepted_tokens for block in blocks)
+    yield "summary blocks = events", blocks, summary.blocks
     yield "summary accepted tokens = events", accepted, summary.drafting.accepted_tokens
     yield "summary status = request", evidence.request.status, summary.status
     for terminal in evidence.events:
         if isinstance(terminal, TerminalBody):
             yield "terminal tokens = events", tokens, terminal.tokens
-            yield "terminal blocks = events", len(blocks), terminal.blocks
+            yield "terminal blocks = events", blocks, terminal.blocks
             yield "summary output hash = events", terminal.output_sha256, summary.output_sha256
     if summary.energy.energy_class is not EnergyClass.UNAVAILABLE:
         joules = [event for event in evidence.events if isinstance(event, EnergyBody)]

@@ -51,6 +51,7 @@ COMMANDS: dict[str, Entry] = {
     "limit": Entry("api.cli", "Limit requests, tokens, joules and concurrency."),
     "project": Entry("api.cli", "Divide a tenant's spending by projects."),
     "refund": Entry("api.cli", "Correct a charge, with a signed adjustment."),
+    "retention": Entry("api.cli", "Say how long content is kept, and erase it."),
     "tariff": Entry("billing.cli", "Publish, assign and show tariffs."),
     "receipt": Entry("billing.cli", "Show a receipt, or verify one offline."),
     "reconcile": Entry("billing.cli", "Compare counters, events, rated lines and ledger."),

@@ -10,7 +10,9 @@ from alembic import context
 
 import api.limit_tables
 import api.tables
+import api.webhook_tables
 import billing.credit_tables
+import billing.retention_tables
 import billing.tables
 import metering.ingest_tables
 import metering.tables

@@ -21,7 +21,9 @@ from sqlalchemy.schema import DropTable
 
 import api.limit_tables
 import api.tables
+import api.webhook_tables
 import billing.credit_tables
+import billing.retention_tables
 import billing.tables
 import metering.ingest_tables
 import metering.tables

@@ -99,3 +99,29 @@ def test_a_limit_of_nothing_is_no_limit_but_a_mistake(
 ) -> None:
     path = f"/tenants/{house.tenant_id}/limits"
     assert call(client, house.operator, "PUT", path, {field: 0})[0] == 400
+
+
+def test_an_owner_says_how_long_content_is_kept_and_what_to_erase(
+    client: Client, house: House
+) -> None:
+    tenant = f"/tenants/{house.tenant_id}"
+    assert call(client, house.finance, "GET", f"{tenant}/retention")[1] == {"content_days": None}
+    put = call(client, house.owner, "PUT", f"{tenant}/retention", {"content_days": 30})
+    assert put == (200, {"content_days": 30})
+    erased = call(client, house.owner, "POST", f"{tenant}/erasures", {"everything": True})
+    assert erased == (200, {"requests": 0})
+    assert call(client, house.owner, "POST", f"{tenant}/erasures", {})[0] == 400
+    assert call(client, house.finance, "POST", f"{tenant}/erasures", {"everything": True})[0] == 403
+
+
+def test_a_metering_key_is_bound_to_its_source_and_tenants(client: Client, house: House) -> None:
+    body = {"name": "vllm", "source": "vllm/eu", "tenant_ids": [house.tenant_id]}
+    status, made = call(client, house.operator, "POST", "/metering-keys", body)
+    assert (status, made["key"]["source"]) == (201, "vllm/eu")
+    assert call(client, house.owner, "POST", "/metering-keys", body)[0] == 403
+    for wrong in ({"source": "DFlash engine"}, {"tenant_ids": ["ten_none"]}, {"tenant_ids": []}):
+        assert call(client, house.operator, "POST", "/metering-keys", body | wrong)[0] in {400, 404}
+    listed = call(client, house.operator, "GET", "/metering-keys")[1]["items"]
+    assert [each["tenant_ids"] for each in listed] == [[house.tenant_id]]
+    revoked = call(client, house.operator, "POST", f"/metering-keys/{listed[0]['id']}/revoke")
+    assert revoked[1]["revoked_at"] is not None

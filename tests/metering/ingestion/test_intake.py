@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, func, select, text
 from sqlalchemy.exc import DBAPIError
 
+from metering import clock
 from metering.database import snapshot, transaction
 from metering.ingest_tables import event_ids, outside_usage, outside_waiting
 from metering.ingestion import envelopes, intake, partitions
@@ -115,7 +116,10 @@ def test_two_senders_of_the_same_events_store_them_once(house: Engine) -> None:
     assert counts(house) == [40, 40, 40]
 
 
-def test_late_events_keep_both_times_and_reach_any_month(house: Engine) -> None:
+def test_late_events_keep_both_times_and_reach_any_month(
+    house: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "now_us", lambda: NOW_US)
     months = ["2026-11-30T23:59:59.999999Z", "2026-12-01T00:00:00+02:00", "2025-12-31T23:00:00Z"]
     assert take(house, *(event(n, time=at) for n, at in enumerate(months))) == [Result.ACCEPTED] * 3
     with snapshot(house) as connection:
