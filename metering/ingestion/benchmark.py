@@ -16,19 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
     Column,
     MetaData,
     PrimaryKeyConstraint,
-    String,
     Table,
-    Text,
     insert,
 )
 from sqlalchemy import Engine as Database
 
 from metering import clock
 from metering.database import open_database, transaction
+from metering.ingest_tables import outside_usage
 from metering.ingestion import envelopes, intake
 from metering.ingestion.envelopes import OutsideEvent
 from metering.tables import tenants
@@ -36,18 +34,6 @@ from metering.tables import tenants
 SOURCE = "bench"
 TENANT = "ten_bench"
 KEY = "mkey_bench"
-_raw = Table(
-    "raw_inserts",
-    MetaData(),
-    Column("tenant_id", String(64), nullable=False),
-    Column("source", String(100), nullable=False),
-    Column("id", String(128), nullable=False),
-    Column("event_time_us", BigInteger, nullable=False),
-    Column("ingested_at_us", BigInteger, nullable=False),
-    Column("key_id", String(64), nullable=False),
-    Column("body", Text, nullable=False),
-    PrimaryKeyConstraint("tenant_id", "source", "id"),
-)
 
 
 def measure(
@@ -69,8 +55,16 @@ def measure(
             database.dispose()
 
 
+def _raw_table() -> Table:
+    """A plain table for the rows of `outside_usage`, with the same unique key as its ids."""
+    columns = [Column(each.name, each.type, nullable=False) for each in outside_usage.columns]
+    key = PrimaryKeyConstraint("tenant_id", "source", "id")
+    return Table("raw_inserts", MetaData(), *columns, key)
+
+
 def _measure(database: Database, events: int, batch: int) -> dict[str, Any]:
-    _raw.metadata.create_all(database)
+    raw_table = _raw_table()
+    raw_table.metadata.create_all(database)
     with transaction(database) as connection:
         connection.execute(
             insert(tenants).values(
@@ -95,7 +89,7 @@ def _measure(database: Database, events: int, batch: int) -> dict[str, Any]:
         rows = [_row(event, now) for event in read if isinstance(event, OutsideEvent)]
         started = time.perf_counter()
         with transaction(database) as connection:
-            connection.execute(insert(_raw), rows)
+            connection.execute(insert(raw_table), rows)
         spent["raw"] += time.perf_counter() - started
         started = time.perf_counter()
         taken = [

@@ -17,9 +17,10 @@ from sqlalchemy import Engine, func, select, text
 from sqlalchemy.exc import DBAPIError
 
 from metering import clock
-from metering.database import snapshot, transaction
+from metering.database import open_database, snapshot, transaction
 from metering.ingest_tables import event_ids, outside_usage, outside_waiting
 from metering.ingestion import envelopes, intake, partitions
+from metering.ingestion.benchmark import measure
 from metering.ingestion.envelopes import OutsideEvent, Rejection
 from metering.ingestion.intake import Result
 
@@ -184,3 +185,11 @@ def test_reported_joules_are_exact(joules: int, places: int) -> None:
     found = read(event(data={"energy_joules": written}))
     assert isinstance(found, OutsideEvent)
     assert envelopes.usage_of(found.body).energy_uj == expected
+
+
+def test_the_benchmark_stores_what_it_says_it_stores(database_url: str) -> None:
+    figures = measure(lambda _: None, events=40, batch=15, folder=None, url=database_url)
+    assert (figures["events"], figures["batch"]) == (40, 15)
+    opened = open_database(database_url)
+    assert counts(opened) == [40, 40, 40]
+    opened.dispose()
