@@ -48,6 +48,7 @@ event_ids = Table(
     Column("id", String(128), primary_key=True),
     Column("body_sha256", String(64), nullable=False),
     Column("ingested_at_us", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 # On PostgreSQL partitioned by the month of `event_time_us`; the month must be part of the key.
@@ -63,6 +64,7 @@ outside_usage = Table(
     Column("body", Text, nullable=False),  # canonical JSON
     PrimaryKeyConstraint("tenant_id", "source", "id", "event_time_us"),
     postgresql_partition_by="RANGE (event_time_us)",
+    sqlite_with_rowid=False,
 )
 
 # What is accepted and not yet rated: nothing is ever accepted and forgotten.

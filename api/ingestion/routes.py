@@ -55,6 +55,7 @@ class BatchAnswer(msgspec.Struct, frozen=True):
 @post(
     "/events",
     summary="Report usage",
+    tags=["metering"],
     status_code=200,
     responses=documented(InvalidBody, Unauthenticated),
     media_type=MediaType.JSON,

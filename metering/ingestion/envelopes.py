@@ -7,7 +7,6 @@ must not depend on how a float prints. A missing measure is null; zero is zero.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Literal
@@ -57,8 +56,7 @@ class Envelope(msgspec.Struct, frozen=True):
     data: ReportedUsage
 
 
-@dataclass(frozen=True, slots=True)
-class OutsideEvent:
+class OutsideEvent(msgspec.Struct, frozen=True):
     """One well-formed event. `body` is all that it states, in its one spelling."""
 
     tenant_id: str
@@ -69,8 +67,7 @@ class OutsideEvent:
     body_sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(msgspec.Struct, frozen=True):
     """An event that is not taken, and why. The id is null where none could be read."""
 
     id: str | None
@@ -92,10 +89,10 @@ def read(
         envelope = _READER.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return Rejection(_id_of(raw), str(error))
-    if fault := _fault(envelope, source, tenant_ids, now_us):
-        return Rejection(envelope.id[:128], fault)
     time_us = _us(envelope.time)
-    body = canonical_json.encode({"time_us": time_us, "data": msgspec.to_builtins(envelope.data)})
+    if fault := _fault(envelope, time_us, source, tenant_ids=tenant_ids, now_us=now_us):
+        return Rejection(envelope.id[:128], fault)
+    body = canonical_json.encode(_Body(time_us, envelope.data))
     return OutsideEvent(
         tenant_id=envelope.subject,
         source=source,
@@ -111,25 +108,28 @@ def usage_of(body: str) -> ReportedUsage:
     return msgspec.json.decode(body, type=_Body).data
 
 
-class _Body(msgspec.Struct):
+class _Body(msgspec.Struct, frozen=True):
     time_us: int
     data: ReportedUsage
 
 
-def _fault(envelope: Envelope, source: str, tenant_ids: frozenset[str], now_us: int) -> str | None:
-    time_us = _us(envelope.time)
-    checks = (
-        (_ID.fullmatch(envelope.id), "an id has 1 to 128 printable ASCII characters, no spaces"),
-        (envelope.source == source, f"this key reports for the source {source!r}"),
-        (envelope.subject in tenant_ids, "this key reports for no such tenant"),
-        (time_us <= now_us + FUTURE_S_MAX * 10**6, f"its time is over {FUTURE_S_MAX} s ahead"),
-        (
-            time_us >= now_us - PAST_DAYS_MAX * 86_400 * 10**6,
-            f"its time is over {PAST_DAYS_MAX} days ago",
-        ),
-        (len(envelope.data.tags or ()) <= TAGS_MAX, f"more than {TAGS_MAX} tags"),
-    )
-    return next((fault for holds, fault in checks if not holds), None)
+def _fault(
+    envelope: Envelope, time_us: int, source: str, *, tenant_ids: frozenset[str], now_us: int
+) -> str | None:
+    fault = None
+    if not _ID.fullmatch(envelope.id):
+        fault = "an id has 1 to 128 printable ASCII characters, no spaces"
+    elif envelope.source != source:
+        fault = f"this key reports for the source {source!r}"
+    elif envelope.subject not in tenant_ids:
+        fault = "this key reports for no such tenant"
+    elif time_us > now_us + FUTURE_S_MAX * 10**6:
+        fault = f"its time is over {FUTURE_S_MAX} s ahead"
+    elif time_us < now_us - PAST_DAYS_MAX * 86_400 * 10**6:
+        fault = f"its time is over {PAST_DAYS_MAX} days ago"
+    elif len(envelope.data.tags or ()) > TAGS_MAX:
+        fault = f"more than {TAGS_MAX} tags"
+    return fault
 
 
 def _us(at: datetime) -> int:

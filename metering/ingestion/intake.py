@@ -2,22 +2,23 @@
 
 Ids, detail and the queue of what waits to be rated are written in one transaction: there is no
 moment at which an id is taken and its usage is not there. PostgreSQL takes the batch by COPY into a
-staging table, then inserts what is new; SQLite has one writer, which looks first.
+staging table, then inserts what is new; SQLite has one writer, which looks where inserting fails.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, tuple_
+import msgspec
+from sqlalchemy import Connection, select, tuple_
 from sqlalchemy import Engine as Database
+from sqlalchemy.exc import IntegrityError
 
 from metering import clock
 from metering.database import transaction
-from metering.ingest_tables import event_ids, outside_usage, outside_waiting
+from metering.ingest_tables import event_ids
 from metering.ingestion import partitions
 from metering.ingestion.envelopes import OutsideEvent, Rejection
 
@@ -58,8 +59,7 @@ class Result(StrEnum):
     REJECTED = "rejected"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """What became of one event of a batch, in the batch's order."""
 
     id: str | None
@@ -78,10 +78,12 @@ def take(
     for event in batch:
         if isinstance(event, OutsideEvent):
             first.setdefault(_key(event), event)
-    partitions.ensure(database, {event.event_time_us for event in first.values()})
+    partitions.ensure(database, (event.event_time_us for event in first.values()))
     with transaction(database) as connection:
         fresh = _store(connection, key_id, list(first.values())) if first else set()
         known = _hashes(connection, first.keys() - fresh)
+    if len(fresh) == len(batch):  # as nearly always
+        return [Answer(event.id, Result.ACCEPTED) for event in batch]
     return list(_answers(batch, first, fresh, known))
 
 
@@ -111,26 +113,39 @@ def _store(connection: Connection, key_id: str, events: Sequence[OutsideEvent]) 
     now = clock.now_us()
     if connection.dialect.name == "postgresql":
         return _store_by_copy(connection, key_id, events, now)
-    taken = _hashes(connection, [_key(event) for event in events])
-    new = [event for event in events if _key(event) not in taken]
-    if not new:
-        return set()
-    rows = [
-        {
-            "tenant_id": event.tenant_id,
-            "source": event.source,
-            "id": event.id,
-            "body_sha256": event.body_sha256,
-            "event_time_us": event.event_time_us,
-            "ingested_at_us": now,
-            "key_id": key_id,
-            "body": event.body,
-        }
-        for event in new
-    ]
-    for table in (event_ids, outside_usage, outside_waiting):
-        connection.execute(insert(table), rows)
-    return {_key(event) for event in new}
+    try:
+        with connection.begin_nested():
+            _insert(connection, key_id, events, now)
+    except IntegrityError:
+        # Some are there already; with one writer, looking first is enough.
+        taken = _hashes(connection, [_key(event) for event in events])
+        events = [event for event in events if _key(event) not in taken]
+        _insert(connection, key_id, events, now)
+    return {_key(event) for event in events}
+
+
+def _insert(connection: Connection, key_id: str, events: Sequence[OutsideEvent], now: int) -> None:
+    if not events:
+        return
+    connection.exec_driver_sql(
+        "INSERT INTO event_ids (tenant_id, source, id, body_sha256, ingested_at_us)"
+        " VALUES (?, ?, ?, ?, ?)",
+        [(each.tenant_id, each.source, each.id, each.body_sha256, now) for each in events],
+    )
+    connection.exec_driver_sql(
+        "INSERT INTO outside_usage"
+        " (tenant_id, source, id, event_time_us, ingested_at_us, key_id, body)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [
+            (each.tenant_id, each.source, each.id, each.event_time_us, now, key_id, each.body)
+            for each in events
+        ],
+    )
+    connection.exec_driver_sql(
+        "INSERT INTO outside_waiting (tenant_id, source, id, event_time_us, ingested_at_us)"
+        " VALUES (?, ?, ?, ?, ?)",
+        [(each.tenant_id, each.source, each.id, each.event_time_us, now) for each in events],
+    )
 
 
 def _store_by_copy(

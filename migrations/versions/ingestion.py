@@ -76,6 +76,7 @@ def _create() -> None:
         sa.Column("ingested_at_us", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(["tenant_id"], ["tenants.id"], name="fk_event_ids_tenant_id"),
         sa.PrimaryKeyConstraint("tenant_id", "source", "id", name="pk_event_ids"),
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "outside_usage",
@@ -90,6 +91,7 @@ def _create() -> None:
             "tenant_id", "source", "id", "event_time_us", name="pk_outside_usage"
         ),
         postgresql_partition_by="RANGE (event_time_us)",
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "outside_waiting",
