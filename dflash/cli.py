@@ -53,7 +53,9 @@ COMMANDS: dict[str, Entry] = {
     "refund": Entry("api.cli", "Correct a charge, with a signed adjustment."),
     "retention": Entry("api.cli", "Say how long content is kept, and erase it."),
     "tariff": Entry("billing.cli", "Publish, assign and show tariffs."),
-    "receipt": Entry("billing.cli", "Show a receipt, or verify one offline."),
+    "receipt": Entry(
+        "api.receipt_cli", "Show a receipt, verify it offline, or audit it by replay."
+    ),
     "reconcile": Entry("billing.cli", "Compare counters, events, rated lines and ledger."),
 }
 
