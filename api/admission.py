@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from api import limits, projects, rates
 from api.auth import Principal
-from api.errors import TenantSuspended
+from api.errors import Conflict, TenantSuspended
 from api.inference import idempotency
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order
@@ -56,8 +56,8 @@ class Admission:
         """Admit an order: a request row, a hold and the idempotency key, all or none.
 
         Raises RateLimited, TenantSuspended, InsufficientCredit, BudgetExhausted,
-        CostCeilingTooLow, NoTariff, IdempotencyMismatch, or InvalidParameter for more tokens than
-        a minute allows, in which case nothing was changed.
+        CostCeilingTooLow, NoTariff, IdempotencyMismatch, Conflict for the replay of what was
+        erased, or InvalidParameter for more tokens than a minute allows; nothing was changed then.
         """
         try:
             return self._admit(principal, order, key)
@@ -76,6 +76,8 @@ class Admission:
             if key is not None:
                 earlier = idempotency.claimed_by(connection, tenant_id, order.route, key)
                 if earlier is not None:
+                    if retention.is_erased(connection, earlier):
+                        raise Conflict(f"what {earlier} answered was erased; use another key")
                     return Replay(earlier)
             rates.count(connection, principal.key_id, self.requests_per_minute, now)
             if connection.scalar(

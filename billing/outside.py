@@ -20,10 +20,12 @@ from billing.settlement import Settlement
 from metering import requests
 from metering.database import transaction
 from metering.ingest_tables import outside_usage, outside_waiting
-from metering.ingestion.envelopes import usage_of
+from metering.ingestion import partitions
+from metering.ingestion.envelopes import PAST_DAYS_MAX, usage_of
 from metering.ingestion.outside import request_of, summary_of
 
 BATCH = 200
+DAY_US = 86_400 * 10**6
 REASON_CHARS = 200
 
 
@@ -74,6 +76,19 @@ def waiting(connection: Connection) -> Waiting:
         ).select_from(outside_waiting)
     ).one()
     return Waiting(int(events), oldest, int(unrated))
+
+
+def forget_detail(connection: Connection, now_us: int) -> int:
+    """Drop the detail of reported events that no event can still be sent for; how much it was.
+
+    Their ids stay, and so do the requests they became. On PostgreSQL whole months go.
+    """
+    oldest = connection.scalar(select(func.min(outside_waiting.c.event_time_us)))
+    before = min(now_us - PAST_DAYS_MAX * DAY_US, now_us if oldest is None else oldest)
+    if connection.dialect.name == "postgresql":
+        return len(partitions.drop_before(connection, before))
+    gone = delete(outside_usage).where(outside_usage.c.event_time_us < before)
+    return int(connection.execute(gone).rowcount)
 
 
 def _settle_tenant(

@@ -84,6 +84,17 @@ def cache_scope(connection: Connection, tenant_id: str) -> str:
     return f"{tenant_id}/{count}" if count else tenant_id
 
 
+def is_erased(connection: Connection, request_id: str) -> bool:
+    """Whether a request's content was there once, and is no more."""
+    gone = select(requests.c.id).where(
+        requests.c.id == request_id,
+        requests.c.status.in_(_FINAL),
+        requests.c.prompt.is_(None),
+        requests.c.output.is_(None),
+    )
+    return connection.scalar(gone) is not None
+
+
 def erase(connection: Connection, tenant_id: str, chosen: Chosen, *, reason: str = "asked") -> int:
     """Erase the content of final requests, and say how many there were.
 
@@ -183,13 +194,13 @@ def _compact(connection: Connection, tenant_id: str, ids: Iterable[str]) -> None
                 request_summaries.c.output_tokens,
                 request_summaries.c.accepted_tokens,
             ).where(request_summaries.c.request_id == request_id)
-        ).one()
+        ).one_or_none()
         stated = (
             len(blocks),
             sum(len(block.token_ids) for block in blocks),
             sum(block.accepted_tokens for block in blocks),
         )
-        if stated != tuple(summary):
+        if summary is None or stated != tuple(summary):
             # What would be compared later is wrong already: keep the evidence.
             continue
         written = insert_once(

@@ -46,12 +46,10 @@ def ensure(database: Database, moments_us: Iterable[int]) -> None:
 
 
 def drop_before(connection: Connection, before_us: int) -> list[str]:
-    """Drop whole months that ended by a moment; the names of their tables. Nothing on SQLite.
+    """Drop whole months that ended by a moment; the names of their tables.
 
     Whoever calls has made sure that nothing in them waits to be rated.
     """
-    if connection.dialect.name != "postgresql":
-        return []
     names = connection.scalars(
         text(
             "SELECT child.relname FROM pg_inherits"

@@ -13,8 +13,9 @@ from billing_cases import summary
 from sqlalchemy import Engine, update
 
 from api import limits, projects
-from api.admission import Admission, Admitted
-from api.errors import InvalidParameter, RateLimited
+from api.admission import Admission, Admitted, Replay
+from api.errors import Conflict, InvalidParameter, RateLimited
+from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order
 from api.limits import Limits
 from api.roles import Principal, Role
@@ -47,7 +48,13 @@ class Door:
         self.house = house
         self.admission = Admission(database, HoldGate(), 10_000, 120)
 
-    def admit(self, *, role: Role = Role.DEVELOPER, max_tokens: int = 10) -> str:
+    def admit(
+        self,
+        *,
+        role: Role = Role.DEVELOPER,
+        max_tokens: int = 10,
+        key: IdempotencyKey | None = None,
+    ) -> str:
         principal = Principal(self.house.key_ids[role], self.house.tenant_id, role, False)
         order = Order(
             model="tiny",
@@ -63,7 +70,9 @@ class Door:
             end_user="ann",
             tags={"team": "red"},
         )
-        admitted = self.admission.admit(principal, order, None)
+        admitted = self.admission.admit(principal, order, key)
+        if isinstance(admitted, Replay):
+            return admitted.request_id
         assert isinstance(admitted, Admitted)
         return admitted.usage.id
 
@@ -198,3 +207,14 @@ def test_lifting_a_limit_lifts_it(door: Door) -> None:
     door.admit()
     with transaction(door.database) as connection:
         connection.execute(update(requests).values(status="failed"))
+
+
+def test_an_erased_answer_is_not_replayed_as_an_empty_one(door: Door) -> None:
+    key = IdempotencyKey("again", "0" * 64)
+    request_id = door.admit(key=key)
+    assert door.admit(key=key) == request_id
+    door.end(request_id, NOW_US)
+    with transaction(door.database) as connection:
+        connection.execute(update(requests).values(prompt=None, output=None))
+    with pytest.raises(Conflict):
+        door.admit(key=key)
