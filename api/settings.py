@@ -49,6 +49,7 @@ class Settings(BaseSettings):
     keepalive_s: float = Field(default=15.0, gt=0)
     drain_s: int = Field(default=20, ge=0)
     secure_cookies: bool = False
+    webhooks_allow_private: bool = False
     log_level: str = "info"
 
     @classmethod
