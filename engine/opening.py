@@ -13,8 +13,9 @@ from engine.draft.foresight import Foresight
 from engine.draft.head.choosing import chosen_head
 from engine.draft.head.file import HeadFile
 from engine.draft.head.serving import TappedDecoder, open_block_head
-from engine.loop.cost import StepCost
+from engine.loop.cost import Curve, StepCost
 from engine.loop.decoding import PAGE_SIZE, DecodeLoop
+from engine.loop.profiling import measured
 from engine.model.block_decoder import BlockDecoder
 from engine.model.loading import AnyDecoder, load_decoder
 from engine.records import EngineInfo
@@ -30,6 +31,7 @@ class OpenModel:
     tokenizer: Tokenizer
     limits: Limits
     info: EngineInfo
+    curve: Curve  # milliseconds of a step by its rows
     foresight: Foresight = Foresight()  # noqa: RUF009 -- frozen, and nothing in it
 
     def loop(
@@ -49,7 +51,7 @@ class OpenModel:
             config,
             foresight=self.foresight,
             engine_epoch=engine_epoch,
-            cost=cost,
+            cost=cost or StepCost(self.curve),
             on_failure=on_failure,
         )
 
@@ -68,6 +70,7 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
         device=config.device,
         threads=config.threads,
         kv_tokens=config.kv_tokens,
+        rope_scaling_factor=config.rope_scaling_factor,
     )
     return OpenModel(
         decoder,
@@ -89,7 +92,9 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
             instruction_set=decoder.instruction_set,
             thread_count=decoder.threads,
             pid=os.getpid(),
+            rope_scaling_factor=config.rope_scaling_factor,
         ),
+        measured(decoder, config.max_step_rows, tokenizer.context_length),
         _foresight(path, config, decoder),
     )
 

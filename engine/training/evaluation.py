@@ -51,7 +51,11 @@ class Evaluation(msgspec.Struct, frozen=True):
 class _FreeRows(StepCost):
     """Every row is worth its while; the node budget alone decides."""
 
-    def least_probability(self, rows: int, tokens: float) -> float:
+    def nodes_worth(self, rows: int, tokens: float, probabilities: Sequence[float]) -> int:
+        """All of them are."""
+        return len(probabilities)
+
+    def least_probability(self, rows: int, tokens: float, most: int) -> float:
         """Nothing is too unlikely."""
         return 0.0
 
@@ -83,7 +87,10 @@ def evaluate(
     for budget in node_budgets:
         for arm, foresight in arms.items():
             own = msgspec.structs.replace(
-                config, node_budget=budget, verifier_batch_size=concurrency
+                config,
+                node_budget=budget,
+                verifier_batch_size=concurrency,
+                degrade_policy="never",
             )
             result, tokens = _run(arm, replace(model, foresight=foresight), own, requests)
             results.append(result)

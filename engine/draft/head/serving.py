@@ -18,6 +18,7 @@ from engine.draft.head.file import BlockHeadWeights
 from engine.draft.head.shape import HeadShape
 from engine.kernels.cpu.weights import BlockMatrix, Runtime
 from engine.model.rows import StepRows
+from engine.model.statistics import RawStatistics
 
 _Rows = Callable[[Tensor], Tensor]
 
@@ -40,6 +41,9 @@ class Tappable(Protocol):
 
     def forward_tapped(self, step: StepRows, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return logits [Q, V] and taps [T, R, hidden]."""
+
+    def statistics(self, logits: Tensor) -> list[RawStatistics]:
+        """Summarise rows of raw logits [Q, V], each by itself."""
 
 
 class FeatureStorage:
@@ -69,6 +73,10 @@ class TappedDecoder:
         logits, taps = self._decoder.forward_tapped(step, self._head.tap_layers)
         self._head.store(step.slots, taps.cpu())
         return logits
+
+    def statistics(self, logits: Tensor) -> list[RawStatistics]:
+        """Summarise rows of raw logits [Q, V], each by itself."""
+        return self._decoder.statistics(logits)
 
 
 def open_block_head(
