@@ -94,7 +94,8 @@ def train(model_path: Path, out: Path, orders: Orders, progress: Progress) -> Ev
         head = HeadFile(card, fitting.weights(), phrases)
     path = out / "head.dfh"
     write_head(path, head)
-    progress(f"head: {path}, {path.stat().st_size:,} bytes")
+    products = card.shape.products if card.shape else 0
+    progress(f"head: {path}, {path.stat().st_size:,} bytes, {products:,} products a draft")
     requests = held_out_requests(corpus, orders.evaluated_prompts)
     arms = arms_of(foresight_of(head, file, model.decoder))
     evaluation = evaluate(model, config, arms, requests)

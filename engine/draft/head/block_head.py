@@ -18,14 +18,13 @@ from torch import Tensor
 
 from engine.draft.head.file import BlockHeadWeights
 from engine.draft.head.network import HeadNetwork
-from engine.draft.head.shape import HeadShape
+from engine.draft.head.shape import BEAM, HeadShape
 from engine.draft.proposals import Foreseen
 
 # Prepares one group's weight, [out, in] float32 or blocks [out, in / 32, B]: rows to rows.
 Prepare = Callable[[NDArray[np.generic]], Callable[[Tensor], Tensor]]
 
 _WIDTH = 3  # successors proposed of one token
-_BEAM = 2  # tokens of a depth whose successors are scored
 _FLOOR = 0.04  # joint probability below which nothing is looked at
 
 
@@ -113,7 +112,7 @@ class BlockHead:
             beam = [
                 node
                 for nodes in grown
-                for node in _distinct(sorted(nodes, key=lambda node: -node[3]))[:_BEAM]
+                for node in _distinct(sorted(nodes, key=lambda node: -node[3]))[:BEAM]
             ]
             if not beam:
                 break

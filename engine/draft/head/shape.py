@@ -12,6 +12,9 @@ import msgspec
 from engine.dfm.header import Architecture
 
 
+BEAM = 2  # tokens of a depth whose successors are scored
+
+
 class HeadShape(msgspec.Struct, frozen=True):
     """Sizes of a block head; those of the model it was trained for are repeated."""
 
@@ -71,17 +74,20 @@ class HeadShape(msgspec.Struct, frozen=True):
             }
         return shapes
 
-    def products(self, expansions: int) -> int:
-        """Multiply-adds of one draft whose lattice scores `expansions` tokens' successors.
+    @property
+    def expansions(self) -> int:
+        """Tokens whose successors one draft scores at most: the root's, then a beam's."""
+        return 1 + BEAM * (self.slots - 1)
 
-        The features of one committed token are among them: each is fused once.
-        """
+    @property
+    def products(self) -> int:
+        """Multiply-adds of one draft at most, fusing the features of one token included."""
         keys = self.window + self.slots + 1
         total = 0
         for name, (outputs, inputs) in self.linears.items():
             place, _, kind = name.rpartition(".")
             if not place:
-                rows = expansions if kind == "successors" else 1
+                rows = self.expansions if kind == "successors" else 1
             elif kind == "injected":
                 rows = 1
             else:  # in the last layer only the slots are computed on, once the root has its keys

@@ -17,6 +17,7 @@ from engine.config import EngineConfig
 from engine.dfm.container import ModelFile
 from engine.draft.head.file import read_card
 from engine.draft.head.shape import default_shape
+from engine.generation_cli import generate
 from engine.opening import open_model
 from engine.training import corpus, fitting, pipeline
 from engine.training.corpus import shards
@@ -46,6 +47,17 @@ def run(model: Path, out: Path, *arguments: object) -> Result:
     )
 
 
+def said(model: Path, head: str) -> str:
+    options = ["--model", str(model), "--threads", "1", "--kv-tokens", "512", "--draft-head", head]
+    result = CliRunner().invoke(
+        generate,
+        [*options, "--prompt", "the and then", "--max-new-tokens", "24"],
+        obj=SimpleNamespace(home=model.parent),
+    )
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
 def test_a_head_is_trained_evaluated_and_gone_on_with(model: Path, tmp_path: Path) -> None:
     first = run(model, tmp_path, "--tokens", 200, "--hours", 0.0002)
     assert first.exit_code == 0, first.output
@@ -73,11 +85,10 @@ def test_a_head_is_trained_evaluated_and_gone_on_with(model: Path, tmp_path: Pat
     assert grown[: len(known)] == known
     assert len(grown) > len(known)
     assert read_card(tmp_path / "head.dfh").steps > card.steps
-    # and the head it wrote is one that an engine takes
-    config = EngineConfig(
-        backend="blocks", kv_tokens=512, threads=1, draft_head=str(tmp_path / "head.dfh")
-    )
-    opened = open_model(model, config)
+    # and the head it wrote is one that an engine takes, and that changes nothing it says
+    texts = {said(model, choice) for choice in ("none", str(tmp_path / "head.dfh"))}
+    assert len(texts) == 1
+    opened = open_model(model, EngineConfig(threads=1, draft_head=str(tmp_path / "head.dfh")))
     assert opened.foresight.head is not None
     assert opened.foresight.phrases is not None
 

@@ -22,7 +22,6 @@ SMOLLM2 = Architecture(
     tied_embeddings=True,
     rope=RopeProfile(theta=1e5, dimensions=64),
 )
-EXPANSIONS = 1 + 2 + 2  # tokens whose successors one draft scores
 
 
 def counted(shape: HeadShape) -> int:
@@ -44,7 +43,7 @@ def counted(shape: HeadShape) -> int:
     window = injected.expand(1, shape.window, -1)
     roots, visible = torch.zeros(1, shape.hidden), torch.ones(1, shape.window, dtype=torch.bool)
     network.logits(network.slots(roots, fused, window, visible).flatten(0, 1))
-    network.succession(torch.zeros(EXPANSIONS, dtype=torch.int64))
+    network.succession(torch.zeros(shape.expansions, dtype=torch.int64))
     keys = shape.window + shape.slots + 1
     for layer in range(shape.layers):
         queries = shape.slots + (layer < shape.layers - 1)
@@ -56,7 +55,7 @@ def test_the_shape_knows_what_a_pass_computes() -> None:
     for shape in (default_shape(SMOLLM2), default_shape(SMOLLM2, groups=3)):
         for layers in (0, 1, 2):
             deeper = HeadShape(**{**_fields(shape), "layers": layers})
-            assert deeper.products(EXPANSIONS) == counted(deeper)
+            assert deeper.products == counted(deeper)
 
 
 def test_sliced_by_the_models_key_value_heads_it_costs_at_most_two_fifths() -> None:
