@@ -11,7 +11,6 @@ import msgspec
 
 from engine.dfm.header import Architecture
 
-
 BEAM = 2  # tokens of a depth whose successors are scored
 
 
