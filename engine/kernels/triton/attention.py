@@ -39,6 +39,7 @@ def tree_attention_kernel(
     keys,
     pieces,
     spans,
+    query_stride,
     values_offset,
     head_stride,
     slot_stride,
@@ -61,9 +62,10 @@ def tree_attention_kernel(
     begin = tl.load(spans + row * 2, mask=live, other=0)
     end = tl.load(spans + row * 2 + 1, mask=live, other=0)
     dim = tl.arange(0, WIDTH)
-    at = ((row * HEADS + kv_head * GROUP + place % GROUP) * DIM)[:, None] + dim[None, :]
+    head = (kv_head * GROUP + place % GROUP) * DIM
     inside = live[:, None] & (dim < DIM)[None, :]
-    query = tl.load(queries + at, mask=inside, other=0.0).to(DOT)
+    query_at = (row * query_stride + head)[:, None] + dim[None, :]
+    query = tl.load(queries + query_at, mask=inside, other=0.0).to(DOT)
     own = pool + kv_head.to(tl.int64) * head_stride
     # finite, so that a row which has seen no key yet is rescaled by one, not by NaN
     top = tl.full([ROWS], -1.0e30, tl.float32)
@@ -89,7 +91,8 @@ def tree_attention_kernel(
         result = tl.dot(weights.to(DOT), value, result, input_precision="ieee")
         top = grown
     total = tl.where(live, total, 1.0)
-    tl.store(mixed + at, result / total[:, None], mask=inside)
+    mixed_at = (row * HEADS * DIM + head)[:, None] + dim[None, :]
+    tl.store(mixed + mixed_at, result / total[:, None], mask=inside)
 
 
 def rows_per_piece(group: int) -> int:
@@ -122,14 +125,13 @@ def tree_attention(
     and scaled.
     """
     _, kv_heads, _, dim = pool.shape
-    assert queries.is_contiguous()
     assert mixed.is_contiguous()
-    assert pool.stride(3) == 1
+    assert queries.stride(1) == pool.stride(3) == 1
     pieces = len(plan.pieces)
     if pieces:
         tree_attention_kernel[(pieces, kv_heads)](
             *(queries, pool, mixed, plan.keys, plan.pieces, plan.spans),
-            *(pool.stride(0), pool.stride(1), pool.stride(2)),
+            *(queries.stride(0), *pool.stride()[:3]),
             DOT=dot_type(pool.dtype),
             **attention_options(heads, kv_heads, dim),
         )
