@@ -16,7 +16,9 @@ from packed_steps import Request, Rows, int64
 from tiny_models import TinyShape, write_tiny_dfm, write_tiny_gguf
 
 from engine.dfm.conversion import convert_gguf
+from engine.errors import InvalidConfig
 from engine.model.decoder import Decoder
+from engine.model.loading import load_decoder
 from engine.model.rows import StepRows
 
 GIVEN = {  # how a file's weights are kept, and the backend that takes them as they are
@@ -81,3 +83,20 @@ def test_a_cpu_imports_no_triton_and_refuses_its_backends(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "backend 'int4' computes on CUDA devices, not on cpu\n"
+
+
+def test_a_gpu_that_is_not_there_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InvalidConfig, match="'cuda:0': torch finds no CUDA device"):
+        load_decoder(tmp_path / "any.dfm", device="cuda:0")
+
+
+@pytest.mark.parametrize("backend", GIVEN)
+def test_a_gpu_takes_the_weights_as_the_file_has_them(tmp_path, backend, monkeypatch):
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", quantisation=GIVEN[backend][0])
+    path = convert_gguf(source, tmp_path / "tiny.dfm", quant_type=GIVEN[backend][1])
+    asked = {}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(Decoder, "load", lambda path, **options: asked.update(options))
+    load_decoder(path, device="cuda:0")
+    assert (asked["backend"], asked["device"]) == (backend, "cuda:0")
