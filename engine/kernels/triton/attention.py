@@ -138,4 +138,4 @@ def tree_attention(
 
 
 def _query_rows(group: int) -> int:
-    return max(QUERY_ROWS, triton.next_power_of_2(group))
+    return max(QUERY_ROWS, int(triton.next_power_of_2(group)))

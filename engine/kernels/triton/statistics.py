@@ -129,4 +129,5 @@ def node_statistics(logits: Tensor, children: Tensor, best: int = 1) -> NodeStat
             *(vocabulary, child_count),
             **statistics_options(best, child_count),
         )
-    return NodeStatistics(top_ids, top_logits, *summary.unbind(1), child_logprobs)
+    log_sum_exp, entropy = summary.unbind(1)
+    return NodeStatistics(top_ids, top_logits, log_sum_exp, entropy, child_logprobs)
