@@ -26,6 +26,7 @@ from engine.kernels.tiles import cover
 from engine.model.operations import open_operations
 from engine.model.rope import RotaryTable
 from engine.model.rows import StepRows
+from engine.model.statistics import RawStatistics
 from engine.model.weights import Weights, load_weights
 
 
@@ -33,7 +34,14 @@ class Decoder:
     """A loaded model and its key-value storage. Not thread-safe."""
 
     def __init__(
-        self, header: Header, weights: Weights, storage: KvStorage, backend: str, threads: int
+        self,
+        header: Header,
+        weights: Weights,
+        storage: KvStorage,
+        rotary: RotaryTable,
+        *,
+        backend: str,
+        threads: int,
     ) -> None:
         self.header = header
         self.info: Architecture = header.model.architecture
@@ -43,7 +51,7 @@ class Decoder:
         self.threads = threads
         self._weights = weights
         self._device = weights.embedding.device
-        self._rotary = RotaryTable(self.info, self._device)
+        self._rotary = rotary
         self._operations = open_operations(
             self.info,
             storage.null_slot,
@@ -62,11 +70,13 @@ class Decoder:
         device: str = "cpu",
         threads: int | None = None,
         kv_tokens: int = 16384,
+        rope_scaling_factor: float = 1.0,
     ) -> Decoder:
         """Load a `.dfm`, its checksum verified, and set the process's torch thread count.
 
         `threads` defaults to one per core this process may use; `kv_tokens` is the capacity of
-        the storage. Raises InvalidModelFile, UnsupportedModel.
+        the storage; positions are multiplied by `rope_scaling_factor` before they are rotated.
+        Raises InvalidModelFile, UnsupportedModel.
         """
         opened = open_backend(backend, device)
         file = ModelFile.open(path)
@@ -77,16 +87,11 @@ class Decoder:
         with torch.inference_mode():
             weights = load_weights(file, opened, torch.device(device))
         # only now, when the tensors have borne out the sizes that it takes
-        storage = KvStorage(
-            shape.layers,
-            kv_tokens,
-            shape.kv_heads,
-            shape.head_dim,
-            device=device,
-            dtype=opened.kept,
-        )
+        sizes = (shape.layers, kv_tokens, shape.kv_heads, shape.head_dim)
+        storage = KvStorage(*sizes, device=device, dtype=opened.kept)
         with torch.inference_mode():
-            return cls(file.header, weights, storage, opened.name, count)
+            rotary = RotaryTable(shape, torch.device(device), rope_scaling_factor)
+            return cls(file.header, weights, storage, rotary, backend=opened.name, threads=count)
 
     @property
     def device(self) -> str:
@@ -122,6 +127,10 @@ class Decoder:
             inner = operations.gate(_project(layer.gate_up, normed, tiles))
             hidden.add_(_project(layer.down, inner, tiles))
         return self._logits(hidden, step.logit_rows.to(self._device))
+
+    def statistics(self, logits: Tensor) -> list[RawStatistics]:
+        """Summarise rows of raw logits [Q, vocab] float32, on the decoder's device."""
+        return self._operations.statistics(logits)
 
     def _attend(self, layer: int, rotated: Tensor, slots: Tensor, plan: Any, mixed: Tensor) -> None:
         """Store the rows' keys and values of `rotated` [R, H + 2G, D], then fill `mixed`."""

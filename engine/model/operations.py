@@ -1,6 +1,6 @@
 """What a decoder computes otherwise than by projecting, as the processors need it.
 
-Dims: R rows, H heads, G kv heads, D head dim, S slots, I intermediate width, Q wanted rows.
+Dims: R rows, H heads, G kv heads, D head dim, S slots, I intermediate width, Q wanted rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch.nn import functional
 from engine.dfm.header import Architecture
 from engine.model.attention import Attention, Bucket
 from engine.model.rows import StepRows
+from engine.model.statistics import RawStatistics, raw_statistics
 
 # below this many elements torch runs an operation on one thread; above it, it may end a thread's
 # share in the middle of a vector, where exp is computed by other code
@@ -39,6 +40,9 @@ class Operations(Protocol):
 
     def gate(self, gate_up: Tensor) -> Tensor:
         """Return SiLU of the first half of [R, 2 * I] times the second. May overwrite it."""
+
+    def statistics(self, logits: Tensor) -> list[RawStatistics]:
+        """Summarise rows of raw logits [Q, V] float32."""
 
 
 class CpuOperations:
@@ -72,6 +76,10 @@ class CpuOperations:
         gate, up = gate_up.view(len(gate_up), 2, -1).unbind(1)
         silu_(gate)
         return gate * up
+
+    def statistics(self, logits: Tensor) -> list[RawStatistics]:
+        """Summarise in numpy, row by row."""
+        return raw_statistics(logits.numpy())
 
 
 def silu_(gate: Tensor) -> None:

@@ -14,8 +14,10 @@ from engine.dfm.header import Architecture
 from engine.kernels.triton.attention import rows_per_piece, tree_attention
 from engine.kernels.triton.attention_reference import AttentionPlan
 from engine.kernels.triton.norm import rms_norm
+from engine.kernels.triton.statistics import node_statistics
 from engine.model.key_layout import pieces
 from engine.model.rows import StepRows
+from engine.model.statistics import RawStatistics, listed
 
 
 class TritonOperations:
@@ -27,6 +29,7 @@ class TritonOperations:
         self._architecture = architecture
         self._null_slot = null_slot
         self._device = device
+        self._no_children = torch.empty(1, 0, dtype=torch.int64, device=device)
 
     def plan(self, step: StepRows) -> AttentionPlan:
         """Lay out the keys of every piece."""
@@ -45,6 +48,12 @@ class TritonOperations:
         """Return SiLU of the first half times the second."""
         gate, up = gate_up.chunk(2, dim=1)
         return functional.silu(gate).mul_(up)
+
+    def statistics(self, logits: Tensor) -> list[RawStatistics]:
+        """Summarise in one pass on the device; only the results are copied."""
+        found = node_statistics(logits, self._no_children.expand(len(logits), 0))
+        tops, log_sums = found.top_ids[:, 0].tolist(), found.log_sum_exp.tolist()
+        return listed(tops, log_sums, found.entropy.tolist())
 
 
 def attention_plan(
