@@ -1,6 +1,7 @@
 """What a decoder computes otherwise than by projecting, as the processors need it.
 
-Dims: R rows, H heads, G kv heads, D head dim, S slots, I intermediate width, Q wanted rows, V vocabulary.
+Dims: R rows, Q wanted rows, H heads, G kv heads, D head dim, S slots, I intermediate width,
+V vocabulary.
 """
 
 from __future__ import annotations

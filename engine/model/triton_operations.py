@@ -17,7 +17,7 @@ from engine.kernels.triton.norm import rms_norm
 from engine.kernels.triton.statistics import node_statistics
 from engine.model.key_layout import pieces
 from engine.model.rows import StepRows
-from engine.model.statistics import RawStatistics, listed
+from engine.model.statistics import RawStatistics
 
 
 class TritonOperations:
@@ -52,8 +52,12 @@ class TritonOperations:
     def statistics(self, logits: Tensor) -> list[RawStatistics]:
         """Summarise in one pass on the device; only the results are copied."""
         found = node_statistics(logits, self._no_children.expand(len(logits), 0))
-        tops, log_sums = found.top_ids[:, 0].tolist(), found.log_sum_exp.tolist()
-        return listed(tops, log_sums, found.entropy.tolist())
+        columns = (found.top_ids[:, 0], found.log_sum_exp, found.entropy)
+        return [
+            # rounding may leave a certain token an entropy of -1e-17; NaN stays NaN
+            RawStatistics(top, log_sum_exp, max(entropy, 0.0))
+            for top, log_sum_exp, entropy in zip(*(c.tolist() for c in columns), strict=True)
+        ]
 
 
 def attention_plan(
