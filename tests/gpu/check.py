@@ -262,7 +262,7 @@ def model_entry(path: Path, backend: str, sizes: Sizes) -> dict[str, Any]:
             sampling=sampling,
             ignore_eos=True,
         )
-        for index, text in enumerate(TEXTS[: sizes.prompts])
+        for index, text in enumerate(sorted(TEXTS, key=len)[: sizes.prompts])
         for sampling in (SamplingParams(), SamplingParams(temperature=0.8, top_p=0.95, seed=5))
     ]
     alone = run_alone(lambda heard: loop(model, config, heard), requests)
