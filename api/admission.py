@@ -122,4 +122,6 @@ def _generation_request(usage: AdmittedRequest, order: Order) -> GenerationReque
         stop=order.stop,
         draft=order.draft,
         deadline_ns=deadline_ns,
+        top_logprobs=order.top_logprobs or 0,
+        json_schema=order.json_schema,
     )

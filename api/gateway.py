@@ -32,6 +32,7 @@ from billing.settlement import Settlement
 from billing.signing import Signer
 from engine.dfm.catalogue import resolve
 from engine.errors import EngineError
+from engine.grammar import Grammars
 from engine.process import EngineProcess
 from engine.records import EngineInfo, EngineStats
 from engine.tokenizer import Tokenizer
@@ -106,6 +107,7 @@ class Gateway:
             tokenizer=self.tokenizer,
             context_length=info.context_length,
             max_tokens_default=self.settings.max_tokens_default,
+            grammars=Grammars(self.tokenizer),
         )
         recovered = self.recorder.recover()
         if recovered:

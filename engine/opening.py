@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config import EngineConfig
+from engine.grammar import Grammars
 from engine.loop.decoding import PAGE_SIZE, DecodeLoop
 from engine.model.loading import AnyDecoder, load_decoder
 from engine.records import EngineInfo
@@ -64,6 +65,7 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
             tokenizer.vocab_size,
             tokenizer.context_length,
             kv_tokens=config.kv_tokens // PAGE_SIZE * PAGE_SIZE,  # whole pages
+            grammars=Grammars(tokenizer),
         ),
         EngineInfo(
             model=path.stem,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from api.inference.schemas import GenerationView
+from metering.bodies import Likely
 from metering.protocols import CommittedBlock
 
 # OpenAI knows no budget, deadline or cancellation; its clients read "length" as "cut short".
@@ -30,12 +31,11 @@ class Shape:
 
     def answer(self, view: GenerationView, blocks: list[CommittedBlock] | None) -> dict[str, Any]:
         """A complete answer; `blocks` are given when log-probabilities were asked for."""
-        logprobs = None if blocks is None else _logprobs(blocks)
         text = view.output or ""
         choice: dict[str, Any] = {
             "index": 0,
             "finish_reason": finish_reason(view),
-            "logprobs": logprobs,
+            "logprobs": None if blocks is None else self.logprobs(blocks),
         }
         if self.chat:
             choice["message"] = {"role": "assistant", "content": text, "refusal": None}
@@ -75,6 +75,10 @@ class Shape:
             "choices": [],
             "usage": usage(view),
         }
+
+    def logprobs(self, blocks: Sequence[CommittedBlock], first_offset: int = 0) -> dict[str, Any]:
+        """The raw log-probabilities of blocks; `first_offset` characters of text precede them."""
+        return _chat_logprobs(blocks) if self.chat else _text_logprobs(blocks, first_offset)
 
     def _head(self, request_id: str, model: str, kind: str) -> dict[str, Any]:
         # The id's first 48 bits are the admission's epoch milliseconds (UUID version 7).
@@ -122,22 +126,61 @@ def usage(view: GenerationView) -> dict[str, Any] | None:
     }
 
 
-def block_logprobs(block: CommittedBlock) -> list[dict[str, Any]]:
-    """The block's tokens with their raw log-probabilities; tokens without text are left out."""
-    return [
+def _chat_logprobs(blocks: Sequence[CommittedBlock]) -> dict[str, Any]:
+    content = [
         {
-            "token": piece.decode(errors="replace"),
-            "bytes": list(piece),
-            "logprob": unats / 1e6,
-            "top_logprobs": [],
+            **_entry(piece, unats),
+            "top_logprobs": [_entry(other.piece, other.logprob_unats) for other in beside],
         }
-        for piece, unats in zip(block.pieces, block.logprobs_unats, strict=True)
-        if piece and unats is not None
+        for piece, unats, beside in _tokens(blocks)
     ]
+    return {"content": content, "refusal": None}
 
 
-def _logprobs(blocks: list[CommittedBlock]) -> dict[str, Any]:
+def _entry(piece: bytes, unats: int | None) -> dict[str, Any]:
     return {
-        "content": [entry for block in blocks for entry in block_logprobs(block)],
-        "refusal": None,
+        "token": piece.decode(errors="replace"),
+        "bytes": list(piece),
+        "logprob": None if unats is None else unats / 1e6,
     }
+
+
+def _text_logprobs(blocks: Sequence[CommittedBlock], first_offset: int) -> dict[str, Any]:
+    """The older endpoint's four parallel lists; a drawn token is always among the likeliest."""
+    tokens, values, likeliest, offsets = [], [], [], []
+    said = b""
+    for piece, unats, beside in _tokens(blocks):
+        token = piece.decode(errors="replace")
+        tokens.append(token)
+        values.append(None if unats is None else unats / 1e6)
+        offsets.append(first_offset + len(said.decode(errors="replace")))
+        said += piece
+        if beside:
+            drawn = {} if unats is None else {token: unats / 1e6}
+            likeliest.append(
+                drawn
+                | {
+                    other.piece.decode(errors="replace"): other.logprob_unats / 1e6
+                    for other in beside
+                    if other.logprob_unats is not None
+                }
+            )
+    return {
+        "tokens": tokens,
+        "token_logprobs": values,
+        "top_logprobs": likeliest or None,
+        "text_offset": offsets,
+    }
+
+
+def _tokens(
+    blocks: Sequence[CommittedBlock],
+) -> Iterator[tuple[bytes, int | None, tuple[Likely, ...]]]:
+    """Each token that has text, with what stood beside it."""
+    for block in blocks:
+        none: tuple[tuple[Likely, ...], ...] = ((),) * len(block.pieces)
+        for piece, unats, beside in zip(
+            block.pieces, block.logprobs_unats, block.alternatives or none, strict=True
+        ):
+            if piece:
+                yield piece, unats, beside

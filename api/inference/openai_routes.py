@@ -21,7 +21,7 @@ from api.gateway import Gateway, Live
 from api.inference import orders, replies
 from api.inference.event_stream import KEEPALIVE, EventStream, sse
 from api.inference.idempotency import IdempotencyKey
-from api.inference.openai_replies import CHAT, TEXT, Shape, block_logprobs, finish_reason
+from api.inference.openai_replies import CHAT, TEXT, Shape, finish_reason
 from api.inference.openai_schemas import (
     ChatCompletionRequest,
     CompletionParameters,
@@ -61,16 +61,7 @@ async def chat_completions(
     wire = decode(body, ChatCompletionRequest)
     order = await asyncio.to_thread(_chat_order, gateway.served, wire)
     key = IdempotencyKey.of(idempotency_key, body)
-    return await _answer(
-        request,
-        gateway,
-        principal,
-        wire,
-        order=order,
-        key=key,
-        shape=CHAT,
-        logprobs=wire.logprobs is True,
-    )
+    return await _answer(request, gateway, principal, wire, order=order, key=key, shape=CHAT)
 
 
 @post(
@@ -91,9 +82,7 @@ async def completions(
     wire = decode(body, CompletionRequest)
     order = await asyncio.to_thread(_text_order, gateway.served, wire)
     key = IdempotencyKey.of(idempotency_key, body)
-    return await _answer(
-        request, gateway, principal, wire, order=order, key=key, shape=TEXT, logprobs=False
-    )
+    return await _answer(request, gateway, principal, wire, order=order, key=key, shape=TEXT)
 
 
 @get(
@@ -142,8 +131,8 @@ async def _answer(
     order: Order,
     key: IdempotencyKey | None,
     shape: Shape,
-    logprobs: bool,
 ) -> ASGIApp:
+    logprobs = order.top_logprobs is not None
     include_usage = wire.stream_options is not None and wire.stream_options.include_usage
     submitted = await gateway.submit(principal, order, key)
     request_id = submitted.request_id
@@ -169,15 +158,17 @@ async def _answer(
 async def _live_parts(
     gateway: Gateway, live: Live, model_name: str, shape: Shape, *, logprobs: bool, usage: bool
 ) -> AsyncIterator[bytes]:
-    first = True
+    first, offset = True, 0
     async for item in live.stream.items(gateway.settings.keepalive_s):
         if item is None:
             yield KEEPALIVE
         elif isinstance(item, CommittedBlock):
-            yield _text_part(
-                shape, live.request_id, model_name, item, first=first, logprobs=logprobs
+            entries = shape.logprobs([item], offset) if logprobs else None
+            text = shape.part(
+                live.request_id, model_name, text=item.text, first=first, logprobs=entries
             )
-            first = False
+            yield sse(None, encode(text))
+            first, offset = False, offset + len(item.text)
         else:
             view = await asyncio.to_thread(replies.read_final, gateway.database, live.request_id)
             for part in _ending(shape, view, usage):
@@ -187,24 +178,14 @@ async def _live_parts(
 async def _stored_parts(
     blocks: list[CommittedBlock], view: GenerationView, shape: Shape, *, logprobs: bool, usage: bool
 ) -> AsyncIterator[bytes]:
-    for position, block in enumerate(blocks):
-        yield _text_part(shape, view.id, view.model, block, first=position == 0, logprobs=logprobs)
+    first, offset = True, 0
+    for block in blocks:
+        entries = shape.logprobs([block], offset) if logprobs else None
+        text = shape.part(view.id, view.model, text=block.text, first=first, logprobs=entries)
+        yield sse(None, encode(text))
+        first, offset = False, offset + len(block.text)
     for part in _ending(shape, view, usage):
         yield part
-
-
-def _text_part(
-    shape: Shape,
-    request_id: str,
-    model_name: str,
-    block: CommittedBlock,
-    *,
-    first: bool,
-    logprobs: bool,
-) -> bytes:
-    entries = {"content": block_logprobs(block), "refusal": None} if logprobs else None
-    part = shape.part(request_id, model_name, text=block.text, first=first, logprobs=entries)
-    return sse(None, encode(part))
 
 
 def _ending(shape: Shape, view: GenerationView, include_usage: bool) -> list[bytes]:
@@ -231,8 +212,13 @@ def _chat_order(served: ServedModel, wire: ChatCompletionRequest) -> Order:
     messages = [turn.plain() for turn in wire.messages]
     prompt, input_ids = orders.encode_prompt(served, None, messages)
     limit = orders.token_limit(served, len(input_ids), asked, name)
+    form = wire.response_format.document() if wire.response_format else None
     return _order(
-        served, wire, _Prompt("chat.completions", prompt, input_ids, limit, wire.metadata)
+        served,
+        wire,
+        _Prompt("chat.completions", prompt, input_ids, limit, wire.metadata),
+        top_logprobs=(wire.top_logprobs or 0) if wire.logprobs else None,
+        json_schema=orders.schema(served, form, "response_format"),
     )
 
 
@@ -247,7 +233,13 @@ def _text_order(served: ServedModel, wire: CompletionRequest) -> Order:
     prompt, input_ids = orders.encode_prompt(served, text, None)
     asked = COMPLETION_TOKENS_DEFAULT if wire.max_tokens is None else wire.max_tokens
     limit = orders.token_limit(served, len(input_ids), asked)
-    return _order(served, wire, _Prompt("completions", prompt, input_ids, limit, None))
+    return _order(
+        served,
+        wire,
+        _Prompt("completions", prompt, input_ids, limit, None),
+        top_logprobs=wire.logprobs,
+        json_schema=None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +253,14 @@ class _Prompt:
     tags: dict[str, str] | None
 
 
-def _order(served: ServedModel, wire: CompletionParameters, prompt: _Prompt) -> Order:
+def _order(
+    served: ServedModel,
+    wire: CompletionParameters,
+    prompt: _Prompt,
+    *,
+    top_logprobs: int | None,
+    json_schema: str | None,
+) -> Order:
     end_user, tags = orders.labels(wire.user, prompt.tags)
     return Order(
         route=prompt.route,
@@ -270,11 +269,16 @@ def _order(served: ServedModel, wire: CompletionParameters, prompt: _Prompt) -> 
         input_ids=prompt.input_ids,
         max_tokens=prompt.max_tokens,
         sampling=orders.sampling_params(
+            served,
             temperature=1.0 if wire.temperature is None else wire.temperature,
             top_k=wire.top_k,
-            top_p=1.0 if wire.top_p is None else wire.top_p,
-            min_p=wire.min_p or 0.0,
+            top_p=wire.top_p,
+            min_p=wire.min_p,
             seed=wire.seed,
+            repetition_penalty=wire.repetition_penalty,
+            frequency_penalty=wire.frequency_penalty,
+            presence_penalty=wire.presence_penalty,
+            logit_bias=wire.logit_bias,
         ),
         stop=orders.stop_strings(wire.stop),
         draft=wire.draft is not False,
@@ -282,6 +286,8 @@ def _order(served: ServedModel, wire: CompletionParameters, prompt: _Prompt) -> 
         deadline_ms=None,
         end_user=end_user,
         tags=tags,
+        top_logprobs=top_logprobs,
+        json_schema=json_schema,
     )
 
 

@@ -63,14 +63,17 @@ async def generate(
     reply_headers = replies.headers(request_id, replayed=live is None)
     if wire.stream and live is not None:
         return EventStream(
-            _live_events(gateway, live), lambda: gateway.cancel(request_id), reply_headers
+            _live_events(gateway, live, logprobs=order.top_logprobs is not None),
+            lambda: gateway.cancel(request_id),
+            reply_headers,
         )
     if live is not None and await replies.wait_settled(request.receive, gateway, live) is None:
         return replies.client_closed()
     view = await asyncio.to_thread(replies.read_final, gateway.database, request_id)
     if wire.stream:
         blocks = await asyncio.to_thread(_stored, gateway.database, request_id)
-        return EventStream(_stored_events(blocks, view), _nothing, reply_headers)
+        events = _stored_events(blocks, view, logprobs=order.top_logprobs is not None)
+        return EventStream(events, _nothing, reply_headers)
     return replies.json_reply(view, reply_headers)
 
 
@@ -104,11 +107,16 @@ def read_order(served: ServedModel, wire: GenerateRequest) -> Order:
         input_ids=input_ids,
         max_tokens=orders.token_limit(served, len(input_ids), wire.max_tokens),
         sampling=orders.sampling_params(
+            served,
             temperature=wire.temperature,
             top_k=wire.top_k,
             top_p=wire.top_p,
             min_p=wire.min_p,
             seed=wire.seed,
+            repetition_penalty=wire.repetition_penalty,
+            frequency_penalty=wire.frequency_penalty,
+            presence_penalty=wire.presence_penalty,
+            logit_bias=wire.logit_bias,
         ),
         stop=orders.stop_strings(wire.stop),
         draft=wire.draft,
@@ -116,25 +124,27 @@ def read_order(served: ServedModel, wire: GenerateRequest) -> Order:
         deadline_ms=orders.deadline(wire.deadline_ms),
         end_user=end_user,
         tags=tags,
+        top_logprobs=wire.top_logprobs,
+        json_schema=orders.schema(served, wire.json_schema, "json_schema"),
     )
 
 
-async def _live_events(gateway: Gateway, live: Live) -> AsyncIterator[bytes]:
+async def _live_events(gateway: Gateway, live: Live, *, logprobs: bool) -> AsyncIterator[bytes]:
     async for item in live.stream.items(gateway.settings.keepalive_s):
         if item is None:
             yield KEEPALIVE
         elif isinstance(item, CommittedBlock):
-            yield sse("block", encode(block_view(item)))
+            yield sse("block", encode(block_view(item, logprobs=logprobs)))
         else:
             view = await asyncio.to_thread(replies.read_final, gateway.database, live.request_id)
             yield sse("receipt", encode(view))
 
 
 async def _stored_events(
-    blocks: list[CommittedBlock], view: GenerationView
+    blocks: list[CommittedBlock], view: GenerationView, *, logprobs: bool
 ) -> AsyncIterator[bytes]:
     for block in blocks:
-        yield sse("block", encode(block_view(block)))
+        yield sse("block", encode(block_view(block, logprobs=logprobs)))
     yield sse("receipt", encode(view))
 
 

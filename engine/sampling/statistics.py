@@ -23,6 +23,25 @@ class RawStatistics(NamedTuple):
     entropy: float
 
 
+def top_logprobs(
+    logits: NDArray[np.float32], count: int, token: int, logprob: float
+) -> tuple[tuple[int, float], ...]:
+    """Return the `count` likeliest tokens and their log-probabilities, ties to the lowest id.
+
+    Measured from `token`, whose log-probability is known: nothing is summed again.
+    """
+    if not count:
+        return ()
+    least = np.partition(logits, len(logits) - count)[len(logits) - count]
+    ids = np.flatnonzero(logits >= least)
+    ids = ids[np.lexsort((ids, -logits[ids]))][:count]
+    distances = logits[ids].astype(np.float64) - float(logits[token])
+    return tuple(
+        (int(index), min(logprob + float(distance), 0.0))
+        for index, distance in zip(ids, distances, strict=True)
+    )
+
+
 def raw_statistics(logits: NDArray[np.float32], token: int) -> RawStatistics:
     """Score `token` under one row of raw logits [V] float32.
 
