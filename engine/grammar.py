@@ -131,6 +131,7 @@ def _compile(schema: str, vocabulary: LLTokenizer) -> LLMatcher:
     matcher = LLMatcher(
         vocabulary,
         grammar,
+        log_level=0,
         limits=LLParserLimits(
             max_grammar_size=100_000, max_lexer_states=50_000, verbose_errors=False
         ),
@@ -169,5 +170,5 @@ def _children(value: Any) -> list[Any]:
 
 
 def _refused(reason: str) -> InvalidRequest:
-    first_line = reason.strip().splitlines()[0][:300] if reason.strip() else "no reason was given"
-    return InvalidRequest(f"this schema cannot be honoured: {first_line}", "json_schema")
+    shown = " ".join(reason.split())[:300] or "no reason was given"
+    return InvalidRequest(f"this schema cannot be honoured: {shown}", "json_schema")

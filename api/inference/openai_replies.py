@@ -115,6 +115,7 @@ def usage(view: GenerationView) -> dict[str, Any] | None:
             "finish_reason": view.finish_reason,
             "cost": view.cost,
             "currency": view.currency,
+            "forced_tokens": view.usage.forced_tokens,
             "complete_units": view.usage.complete_units,
             "fragment_units": view.usage.fragment_units,
             "information_bits": view.usage.information_bits,
