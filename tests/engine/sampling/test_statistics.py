@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engine.sampling.statistics import NonFiniteLogits, raw_statistics
+from engine.sampling.statistics import NonFiniteLogits, raw_statistics, top_logprobs
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 20.0])
@@ -32,3 +32,13 @@ def test_a_flat_row_has_the_entropy_of_its_vocabulary() -> None:
 def test_non_finite_logits_are_an_error(bad: float) -> None:
     with pytest.raises(NonFiniteLogits):
         raw_statistics(np.array([0.0, bad], np.float32), 0)
+
+
+def test_the_likeliest_tokens_come_in_order_with_ties_for_the_lowest_id() -> None:
+    row = np.array([0.0, 2.0, -1.0, 2.0, 1.0, 2.0], np.float32)
+    logprob = raw_statistics(row, 4).logprob
+    top = top_logprobs(row, 3, 4, logprob)
+    assert [token for token, _ in top] == [1, 3, 5]
+    for token, value in top_logprobs(row, 6, 4, logprob):
+        assert value == pytest.approx(raw_statistics(row, token).logprob, abs=1e-6)
+    assert top_logprobs(row, 0, 4, logprob) == ()
