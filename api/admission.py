@@ -51,8 +51,11 @@ class Admission:
 
     def admit(
         self, principal: Principal, order: Order, key: IdempotencyKey | None
-    ) -> Admitted | Replay:
-        """Admit an order: a request row, a hold and the idempotency key, all or none.
+    ) -> list[Admitted] | Replay:
+        """Admit an order: rows, holds and the idempotency key, all or none.
+
+        Each choice is a request of its own, with its own hold, meter, receipt and place in the
+        rate. The first one has the prompt's tokens; a `max_cost` is shared out evenly.
 
         Raises RateLimited, TenantSuspended, InsufficientCredit, CostCeilingTooLow,
         NoTariff or IdempotencyMismatch, in which case nothing was changed.
@@ -67,7 +70,7 @@ class Admission:
 
     def _admit(
         self, principal: Principal, order: Order, key: IdempotencyKey | None
-    ) -> Admitted | Replay:
+    ) -> list[Admitted] | Replay:
         now = now_us()
         tenant_id = principal.required_tenant_id
         with transaction(self.database) as connection:
@@ -75,7 +78,8 @@ class Admission:
                 earlier = idempotency.claimed_by(connection, tenant_id, order.route, key)
                 if earlier is not None:
                     return Replay(earlier)
-            rates.count(connection, principal.key_id, self.requests_per_minute, now)
+            for _ in range(order.choices):
+                rates.count(connection, principal.key_id, self.requests_per_minute, now)
             if connection.scalar(
                 tenants.select()
                 .with_only_columns(tenants.c.suspended)
@@ -83,33 +87,47 @@ class Admission:
             ):
                 raise TenantSuspended("this tenant is suspended")
             tariff = catalogue.tariff_in_force(connection, tenant_id, now)
-            usage = AdmittedRequest(
-                id=f"req_{uuid_utils.uuid7().hex}",
-                tenant_id=tenant_id,
-                key_id=principal.key_id,
-                model=order.model,
-                route=order.route,
-                tariff_version_id=tariff.id,
-                parameters=order.parameters,
-                prompt=order.prompt,
-                input_tokens=len(order.input_ids),
-                max_tokens=order.max_tokens,
-                max_cost_nano=order.max_cost_nano,
-                end_user=order.end_user,
-                tags=order.tags,
-                test_mode=principal.test_mode,
-                started_at_us=now,
-            )
-            usage_requests.admit(connection, usage)
-            self.gate.admit(connection, usage, expires_at_us=now + self.hold_lifetime_s * 10**6)
+            request_id = f"req_{uuid_utils.uuid7().hex}"
+            ceiling = order.max_cost_nano
+            usages = [
+                AdmittedRequest(
+                    id=choice_id,
+                    tenant_id=tenant_id,
+                    key_id=principal.key_id,
+                    model=order.model,
+                    route=order.route,
+                    tariff_version_id=tariff.id,
+                    parameters=order.parameters | {"choice": choice},
+                    prompt=order.prompt,
+                    input_tokens=0 if choice else len(order.input_ids),
+                    max_tokens=order.max_tokens,
+                    max_cost_nano=None if ceiling is None else ceiling // order.choices,
+                    end_user=order.end_user,
+                    tags=order.tags,
+                    test_mode=principal.test_mode,
+                    started_at_us=now,
+                )
+                for choice, choice_id in enumerate(choice_ids(request_id, order.choices))
+            ]
+            for usage in usages:
+                usage_requests.admit(connection, usage)
+                self.gate.admit(connection, usage, expires_at_us=now + self.hold_lifetime_s * 10**6)
             if key is not None:
                 idempotency.claim(
-                    connection, tenant_id, order.route, key, request_id=usage.id, now_us=now
+                    connection, tenant_id, order.route, key, request_id=request_id, now_us=now
                 )
-        return Admitted(usage, _generation_request(usage, order))
+        return [
+            Admitted(usage, _generation_request(usage, order, choice))
+            for choice, usage in enumerate(usages)
+        ]
 
 
-def _generation_request(usage: AdmittedRequest, order: Order) -> GenerationRequest:
+def choice_ids(request_id: str, choices: int) -> tuple[str, ...]:
+    """The ids of an order's requests, one for each choice; the first is the order's own."""
+    return (request_id, *(f"{request_id}.{choice}" for choice in range(1, choices)))
+
+
+def _generation_request(usage: AdmittedRequest, order: Order, choice: int) -> GenerationRequest:
     deadline_ns = (
         None if order.deadline_ms is None else time.monotonic_ns() + order.deadline_ms * 1_000_000
     )
@@ -122,6 +140,7 @@ def _generation_request(usage: AdmittedRequest, order: Order) -> GenerationReque
         stop=order.stop,
         draft=order.draft,
         deadline_ns=deadline_ns,
+        choice=choice,
         top_logprobs=order.top_logprobs or 0,
         json_schema=order.json_schema,
     )

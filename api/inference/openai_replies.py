@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
-from api.inference.schemas import GenerationView
+from api.inference.schemas import GenerationView, UsageView
+from billing.money import plain
 from metering.bodies import Likely
 from metering.protocols import CommittedBlock
 
@@ -29,36 +31,35 @@ class Shape:
     chunk: str  # `object` of a streamed part
     chat: bool
 
-    def answer(self, view: GenerationView, blocks: list[CommittedBlock] | None) -> dict[str, Any]:
-        """A complete answer; `blocks` are given when log-probabilities were asked for."""
-        text = view.output or ""
-        choice: dict[str, Any] = {
-            "index": 0,
-            "finish_reason": finish_reason(view),
-            "logprobs": None if blocks is None else self.logprobs(blocks),
-        }
-        if self.chat:
-            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
-        else:
-            choice["text"] = text
+    def answer(
+        self, views: Sequence[GenerationView], blocks: Sequence[list[CommittedBlock]] | None
+    ) -> dict[str, Any]:
+        """A complete answer of one or more choices.
+
+        Each choice's blocks are given when log-probabilities were asked for.
+        """
         return {
-            **self._head(view.id, view.model, self.whole),
-            "choices": [choice],
-            "usage": usage(view),
+            **self._head(views[0].id, views[0].model, self.whole),
+            "choices": [
+                self._choice(index, view, None if blocks is None else self.logprobs(blocks[index]))
+                for index, view in enumerate(views)
+            ],
+            "usage": usage(views),
         }
 
     def part(
         self,
-        request_id: str,
+        order_id: str,
         model: str,
+        index: int,
         *,
         text: str | None = None,
         first: bool = False,
         finish: str | None = None,
         logprobs: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """One streamed part: text, or the finish reason."""
-        choice: dict[str, Any] = {"index": 0, "finish_reason": finish, "logprobs": logprobs}
+        """One streamed part of one choice: text, or the finish reason."""
+        choice: dict[str, Any] = {"index": index, "finish_reason": finish, "logprobs": logprobs}
         if self.chat:
             delta: dict[str, Any] = {"role": "assistant"} if first else {}
             if text is not None:
@@ -66,15 +67,30 @@ class Shape:
             choice["delta"] = delta
         else:
             choice["text"] = text or ""
-        return {**self._head(request_id, model, self.chunk), "choices": [choice], "usage": None}
+        return {**self._head(order_id, model, self.chunk), "choices": [choice], "usage": None}
 
-    def usage_part(self, view: GenerationView) -> dict[str, Any]:
+    def usage_part(self, views: Sequence[GenerationView]) -> dict[str, Any]:
         """The part before `[DONE]`: no choices, the usage and what it cost."""
         return {
-            **self._head(view.id, view.model, self.chunk),
+            **self._head(views[0].id, views[0].model, self.chunk),
             "choices": [],
-            "usage": usage(view),
+            "usage": usage(views),
         }
+
+    def _choice(
+        self, index: int, view: GenerationView, logprobs: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        text = view.output or ""
+        choice: dict[str, Any] = {
+            "index": index,
+            "finish_reason": finish_reason(view),
+            "logprobs": logprobs,
+        }
+        if self.chat:
+            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
+        else:
+            choice["text"] = text
+        return choice
 
     def logprobs(self, blocks: Sequence[CommittedBlock], first_offset: int = 0) -> dict[str, Any]:
         """The raw log-probabilities of blocks; `first_offset` characters of text precede them."""
@@ -100,30 +116,49 @@ def finish_reason(view: GenerationView) -> str:
     return FINISH_REASONS.get(view.finish_reason or "", "length")
 
 
-def usage(view: GenerationView) -> dict[str, Any] | None:
-    """Token counts in OpenAI's names, the cost, and what only we meter."""
-    if view.usage is None:
+def usage(views: Sequence[GenerationView]) -> dict[str, Any] | None:
+    """Token counts in OpenAI's names, the cost, and what only we meter, over all choices.
+
+    Each choice is a generation with a receipt of its own; where there are several they are listed.
+    """
+    counted = [view.usage for view in views if view.usage is not None]
+    if len(counted) < len(views):
         return None
+    input_tokens = sum(each.input_tokens for each in counted)
+    output_tokens = sum(each.output_tokens for each in counted)
+    costs = [Decimal(view.cost) for view in views if view.cost is not None]
+    cost = sum(costs, Decimal(0)) if len(costs) == len(views) else None
+    choices = [_metered(view, each) for view, each in zip(views, counted, strict=True)]
     return {
-        "prompt_tokens": view.usage.input_tokens,
-        "completion_tokens": view.usage.output_tokens,
-        "total_tokens": view.usage.input_tokens + view.usage.output_tokens,
-        "cost": None if view.cost is None else float(view.cost),  # a number, as others send it
-        "dflash": {
-            "generation_id": view.id,
-            "status": view.status,
-            "finish_reason": view.finish_reason,
-            "cost": view.cost,
-            "currency": view.currency,
-            "forced_tokens": view.usage.forced_tokens,
-            "complete_units": view.usage.complete_units,
-            "fragment_units": view.usage.fragment_units,
-            "information_bits": view.usage.information_bits,
-            "joules": view.usage.joules,
-            "energy_class": view.usage.energy_class,
-            "confidence": view.confidence,
-            "receipt_sha256": None if view.receipt is None else view.receipt["sha256"],
+        "prompt_tokens": input_tokens,
+        "completion_tokens": output_tokens,
+        "total_tokens": input_tokens + output_tokens,
+        "cost": None if cost is None else float(cost),  # a number, as others send it
+        "dflash": choices[0]
+        if len(choices) == 1
+        else {
+            "cost": None if cost is None else plain(cost),
+            "currency": views[0].currency,
+            "choices": choices,
         },
+    }
+
+
+def _metered(view: GenerationView, counted: UsageView) -> dict[str, Any]:
+    return {
+        "generation_id": view.id,
+        "status": view.status,
+        "finish_reason": view.finish_reason,
+        "cost": view.cost,
+        "currency": view.currency,
+        "forced_tokens": counted.forced_tokens,
+        "complete_units": counted.complete_units,
+        "fragment_units": counted.fragment_units,
+        "information_bits": counted.information_bits,
+        "joules": counted.joules,
+        "energy_class": counted.energy_class,
+        "confidence": view.confidence,
+        "receipt_sha256": None if view.receipt is None else view.receipt["sha256"],
     }
 
 

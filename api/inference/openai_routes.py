@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ from litestar.params import HeaderParameter
 from litestar.types import ASGIApp
 from sqlalchemy import Engine as Database
 
+from api.admission import choice_ids
 from api.auth import Principal, Scope, requires
 from api.bodies import decode
 from api.errors import GenerationFailed
@@ -135,71 +136,108 @@ async def _answer(
     logprobs = order.top_logprobs is not None
     include_usage = wire.stream_options is not None and wire.stream_options.include_usage
     submitted = await gateway.submit(principal, order, key)
-    request_id = submitted.request_id
     live = submitted if isinstance(submitted, Live) else None
-    reply_headers = replies.headers(request_id, replayed=live is None)
+    request_ids = choice_ids(submitted.request_id, order.choices)
+    reply_headers = replies.headers(submitted.request_id, replayed=live is None)
     if wire.stream and live is not None:
         parts = _live_parts(
             gateway, live, order.model, shape, logprobs=logprobs, usage=include_usage
         )
-        return EventStream(parts, lambda: gateway.cancel(request_id), reply_headers)
-    if live is not None and await replies.wait_settled(request.receive, gateway, live) is None:
+        return EventStream(parts, lambda: gateway.cancel(live), reply_headers)
+    if live is not None and not await replies.wait_settled(request.receive, gateway, live):
         return replies.client_closed()
-    view = await asyncio.to_thread(replies.read_final, gateway.database, request_id)
-    blocks = await asyncio.to_thread(_stored, gateway.database, request_id)
+    views, blocks = await asyncio.to_thread(_stored, gateway.database, request_ids)
     if wire.stream:
-        parts = _stored_parts(blocks, view, shape, logprobs=logprobs, usage=include_usage)
+        parts = _stored_parts(blocks, views, shape, logprobs=logprobs, usage=include_usage)
         return EventStream(parts, _nothing, reply_headers)
-    if view.status == "failed":
-        raise GenerationFailed(request_id)
-    return replies.json_reply(shape.answer(view, blocks if logprobs else None), reply_headers)
+    for view in views:
+        if view.status == "failed":
+            raise GenerationFailed(view.id)
+    return replies.json_reply(shape.answer(views, blocks if logprobs else None), reply_headers)
+
+
+class _Telling:
+    """A stream's parts, choice by choice: what was said of each so far."""
+
+    def __init__(self, shape: Shape, order_id: str, model: str, *, logprobs: bool) -> None:
+        self._shape = shape
+        self._order_id = order_id
+        self._model = model
+        self._logprobs = logprobs
+        self._said: dict[int, int] = {}  # characters, by choice
+
+    def text(self, index: int, block: CommittedBlock) -> bytes:
+        """The part that tells of a block."""
+        first, offset = index not in self._said, self._said.get(index, 0)
+        self._said[index] = offset + len(block.text)
+        part = self._shape.part(
+            self._order_id,
+            self._model,
+            index,
+            text=block.text,
+            first=first,
+            logprobs=self._shape.logprobs([block], offset) if self._logprobs else None,
+        )
+        return sse(None, encode(part))
+
+    def end(self, index: int, view: GenerationView) -> bytes:
+        """The part that tells of a choice's end."""
+        reason = finish_reason(view)
+        return sse(
+            None, encode(self._shape.part(self._order_id, self._model, index, finish=reason))
+        )
 
 
 async def _live_parts(
     gateway: Gateway, live: Live, model_name: str, shape: Shape, *, logprobs: bool, usage: bool
 ) -> AsyncIterator[bytes]:
-    first, offset = True, 0
+    telling = _Telling(shape, live.request_id, model_name, logprobs=logprobs)
+    views: dict[int, GenerationView] = {}
     async for item in live.stream.items(gateway.settings.keepalive_s):
         if item is None:
             yield KEEPALIVE
-        elif isinstance(item, CommittedBlock):
-            entries = shape.logprobs([item], offset) if logprobs else None
-            text = shape.part(
-                live.request_id, model_name, text=item.text, first=first, logprobs=entries
-            )
-            yield sse(None, encode(text))
-            first, offset = False, offset + len(item.text)
-        else:
-            view = await asyncio.to_thread(replies.read_final, gateway.database, live.request_id)
-            for part in _ending(shape, view, usage):
-                yield part
-
-
-async def _stored_parts(
-    blocks: list[CommittedBlock], view: GenerationView, shape: Shape, *, logprobs: bool, usage: bool
-) -> AsyncIterator[bytes]:
-    first, offset = True, 0
-    for block in blocks:
-        entries = shape.logprobs([block], offset) if logprobs else None
-        text = shape.part(view.id, view.model, text=block.text, first=first, logprobs=entries)
-        yield sse(None, encode(text))
-        first, offset = False, offset + len(block.text)
-    for part in _ending(shape, view, usage):
+            continue
+        index = live.request_ids.index(item.request_id)
+        if isinstance(item, CommittedBlock):
+            yield telling.text(index, item)
+            continue
+        view = await asyncio.to_thread(replies.read_final, gateway.database, item.request_id)
+        views[index] = view
+        if view.status != "failed":
+            yield telling.end(index, view)
+    for part in _ending(shape, [views[index] for index in sorted(views)], usage):
         yield part
 
 
-def _ending(shape: Shape, view: GenerationView, include_usage: bool) -> list[bytes]:
-    if view.status == "failed":
-        error = {
-            "message": f"generation {view.id} failed; it was billed for what it had delivered",
-            "type": "server_error",
-            "param": None,
-            "code": "generation_failed",
-        }
-        return [sse(None, encode({"error": error}))]
-    parts = [sse(None, encode(shape.part(view.id, view.model, finish=finish_reason(view))))]
-    if include_usage:
-        parts.append(sse(None, encode(shape.usage_part(view))))
+async def _stored_parts(
+    blocks: list[list[CommittedBlock]],
+    views: list[GenerationView],
+    shape: Shape,
+    *,
+    logprobs: bool,
+    usage: bool,
+) -> AsyncIterator[bytes]:
+    telling = _Telling(shape, views[0].id, views[0].model, logprobs=logprobs)
+    for index, view in enumerate(views):
+        for block in blocks[index]:
+            yield telling.text(index, block)
+        if view.status != "failed":
+            yield telling.end(index, view)
+    for part in _ending(shape, views, usage):
+        yield part
+
+
+def _ending(shape: Shape, views: list[GenerationView], include_usage: bool) -> list[bytes]:
+    for view in views:
+        if view.status == "failed":
+            error = {
+                "message": f"generation {view.id} failed; it was billed for what it had delivered",
+                "type": "server_error",
+                "param": None,
+                "code": "generation_failed",
+            }
+            return [sse(None, encode({"error": error}))]
+    parts = [sse(None, encode(shape.usage_part(views)))] if include_usage else []
     return [*parts, DONE]
 
 
@@ -288,12 +326,16 @@ def _order(
         tags=tags,
         top_logprobs=top_logprobs,
         json_schema=json_schema,
+        choices=wire.n or 1,
     )
 
 
-def _stored(database: Database, request_id: str) -> list[CommittedBlock]:
+def _stored(
+    database: Database, request_ids: Sequence[str]
+) -> tuple[list[GenerationView], list[list[CommittedBlock]]]:
+    views = [replies.read_final(database, request_id) for request_id in request_ids]
     with snapshot(database) as connection:
-        return replay(connection, request_id)
+        return views, [replay(connection, request_id) for request_id in request_ids]
 
 
 async def _nothing() -> None:

@@ -19,6 +19,7 @@ from api.inference.schemas import (
 from api.schemas import Amount
 from engine.errors import InvalidRequest
 
+CHOICES_MAX = 16
 TEXT_LOGPROBS_MAX = 5  # as OpenAI documents for the older endpoint
 
 
@@ -80,7 +81,7 @@ class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CompletionParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What both endpoints take. The last group is accepted at its neutral value only."""
+    """What both endpoints take."""
 
     model: str
     temperature: float | None = None
@@ -99,13 +100,11 @@ class CompletionParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     logit_bias: LogitBias | None = None
     draft: bool | None = None
     max_cost: Amount | None = None
-
-    n: int | None = None
+    n: Annotated[int, Meta(ge=1, le=CHOICES_MAX)] | None = None
 
     def refused(self) -> dict[str, Any]:
         """Options given with other than their neutral value."""
         return {
-            "n": self.n if self.n != 1 else None,
             "stream_options": None if self.stream else self.stream_options,
         }
 

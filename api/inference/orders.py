@@ -49,6 +49,7 @@ class Order:
     tags: dict[str, str] | None
     top_logprobs: int | None = None  # null: no log-probabilities are shown
     json_schema: str | None = None  # JSON text
+    choices: int = 1  # answers to the one prompt
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -62,6 +63,7 @@ class Order:
             "deadline_ms": self.deadline_ms,
             "top_logprobs": self.top_logprobs,
             "json_schema": None if self.json_schema is None else json.loads(self.json_schema),
+            "n": self.choices,
         }
 
 

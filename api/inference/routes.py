@@ -64,10 +64,10 @@ async def generate(
     if wire.stream and live is not None:
         return EventStream(
             _live_events(gateway, live, logprobs=order.top_logprobs is not None),
-            lambda: gateway.cancel(request_id),
+            lambda: gateway.cancel(live),
             reply_headers,
         )
-    if live is not None and await replies.wait_settled(request.receive, gateway, live) is None:
+    if live is not None and not await replies.wait_settled(request.receive, gateway, live):
         return replies.client_closed()
     view = await asyncio.to_thread(replies.read_final, gateway.database, request_id)
     if wire.stream:

@@ -76,6 +76,55 @@ def test_a_text_completion_and_its_stream_agree(sdk: openai.OpenAI, model: str) 
     assert "".join(p.choices[0].text for p in parts) == whole.choices[0].text
 
 
+def test_choices_are_generations_of_their_own_with_one_prompt_between_them(
+    sdk: openai.OpenAI, model: str, gateway: Gateway, tenant: Tenant
+) -> None:
+    arguments = {
+        "model": model,
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_completion_tokens": 12,
+        "seed": 4,
+    }
+    single = sdk.chat.completions.create(**arguments)
+    several = {**arguments, "n": 3, "extra_headers": {"idempotency-key": "three"}}
+    answer = sdk.chat.completions.create(**several)
+    texts = [choice.message.content for choice in answer.choices]
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert texts[0] == single.choices[0].message.content
+    assert len(set(texts)) == 3
+    assert answer.usage.prompt_tokens == single.usage.prompt_tokens
+
+    own = answer.usage.model_extra["dflash"]
+    ids = [choice["generation_id"] for choice in own["choices"]]
+    assert Decimal(own["cost"]) == sum(Decimal(choice["cost"]) for choice in own["choices"])
+    with gateway.client(tenant.key) as client:
+        views = [client.get(f"/generations/{name}").json() for name in ids]
+    assert [view["output"] for view in views] == texts
+    assert [view["usage"]["input_tokens"] > 0 for view in views] == [True, False, False]
+    assert sum(view["usage"]["output_tokens"] for view in views) == answer.usage.completion_tokens
+    assert [view["receipt"]["receipt"]["parameters"]["choice"] for view in views] == [0, 1, 2]
+
+    again = sdk.chat.completions.create(**several)
+    assert again.model_dump() == answer.model_dump(), "replayed, not generated again"
+    streamed = {index: "" for index in range(3)}
+    for part in sdk.chat.completions.create(**arguments, n=3, stream=True):
+        for choice in part.choices:
+            streamed[choice.index] += choice.delta.content or ""
+    assert list(streamed.values()) == texts
+
+
+def test_choices_are_admitted_together_or_not_at_all(
+    sdk: openai.OpenAI, model: str, gateway: Gateway, tenant: Tenant
+) -> None:
+    with pytest.raises(openai.APIStatusError) as refused:
+        sdk.completions.create(
+            model=model, prompt="a", n=4, max_tokens=8, extra_body={"max_cost": "0.000000004"}
+        )
+    assert refused.value.status_code in {400, 402}
+    with gateway.client(tenant.key) as client:
+        assert Decimal(client.get("/balance").json()["held"]) == 0
+
+
 def test_log_probabilities_are_the_raw_verifiers_whatever_bends_the_draw(
     sdk: openai.OpenAI, model: str
 ) -> None:
@@ -188,7 +237,8 @@ def test_any_json_object_can_be_asked_for(sdk: openai.OpenAI, model: str) -> Non
 @pytest.mark.parametrize(
     "option",
     [
-        {"n": 2},
+        {"n": 0},
+        {"n": 17},
         {"frequency_penalty": 2.5},
         {"logit_bias": {"the": 3}},
         {"top_logprobs": 3},
