@@ -106,7 +106,7 @@ def test_choices_are_generations_of_their_own_with_one_prompt_between_them(
 
     again = sdk.chat.completions.create(**several)
     assert again.model_dump() == answer.model_dump(), "replayed, not generated again"
-    streamed = {index: "" for index in range(3)}
+    streamed = dict.fromkeys(range(3), "")
     for part in sdk.chat.completions.create(**arguments, n=3, stream=True):
         for choice in part.choices:
             streamed[choice.index] += choice.delta.content or ""
