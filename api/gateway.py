@@ -33,7 +33,7 @@ from billing.settlement import Settlement
 from billing.signing import Signer
 from engine.dfm.catalogue import resolve
 from engine.errors import EngineError
-from engine.grammar import Grammars
+from engine.grammar.grammars import Grammars
 from engine.process import EngineProcess
 from engine.records import EngineInfo, EngineStats
 from engine.tokenizer import Tokenizer
@@ -113,7 +113,7 @@ class Gateway:
             tokenizer=self.tokenizer,
             context_length=info.context_length,
             max_tokens_default=self.settings.max_tokens_default,
-            grammars=Grammars(self.tokenizer),
+            grammars=Grammars(self.tokenizer, guarded=True),
         )
         recovered = self.recorder.recover()
         if recovered:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config import EngineConfig
-from engine.grammar import Grammars
+from engine.grammar.grammars import Grammars
 from engine.loop.decoding import PAGE_SIZE, DecodeLoop
 from engine.model.loading import AnyDecoder, load_decoder
 from engine.records import EngineInfo

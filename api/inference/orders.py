@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from engine.errors import InvalidRequest, ModelNotFound, PromptTooLong
-from engine.grammar import Grammars
+from engine.grammar.grammars import Grammars
 from engine.requests import SamplingParams
 from engine.scheduler.admission import check_sampling
 from engine.tokenizer import Tokenizer

@@ -16,7 +16,7 @@ from engine.cache.pages import PagePool
 from engine.config import EngineConfig
 from engine.draft.drafter import Draft, Drafter, DraftSession
 from engine.errors import InvalidRequest
-from engine.grammar import GrammarFailed
+from engine.grammar.grammars import GrammarFailed
 from engine.graph.acceptance import clip
 from engine.graph.tree import bare
 from engine.loop.cost import StepCost
@@ -252,6 +252,7 @@ class DecodeLoop:
                 depth_limit=sequence.remaining - 1,
                 node_budget=min(self._config.node_budget, spare + 1),
                 least_probability=self._cost.least_probability(rows, tokens),
+                certain=live.shaping.certain() if live.shaping else (),
             )
             if draft is None:
                 continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.grammar import GrammarState
+from engine.grammar.grammars import GrammarState
 from engine.requests import GenerationRequest
 from engine.sampling.penalties import Penalties, penalises
 from engine.scheduler.admission import Limits
@@ -42,6 +42,10 @@ class Shaping:
         if self._grammar:
             logits = self._grammar.masked(logits)
         return logits
+
+    def certain(self) -> tuple[int, ...]:
+        """Return the tokens that must be drawn next, as far as a grammar tells."""
+        return self._grammar.certain() if self._grammar else ()
 
     def take(self, token: int) -> bool:
         """Go on behind a drawn token; returns whether the grammar had left no other."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.config import ROLLBACK_POLICIES, EngineConfig
 from engine.errors import InvalidConfig, InvalidRequest, PromptTooLong
-from engine.grammar import Grammars, GrammarState
+from engine.grammar.grammars import Grammars, GrammarState
 from engine.requests import GenerationRequest, SamplingParams
 
 TOP_K_MAX = 2**31 - 1

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from engine.config import EngineConfig
-from engine.grammar import Grammars
+from engine.grammar.grammars import Grammars
 from engine.loop.cost import StepCost
 from engine.loop.decoding import DecodeLoop
 from engine.records import FinishReason, FinishRecord, StepRecord

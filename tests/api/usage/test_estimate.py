@@ -20,7 +20,7 @@ from api.inference.orders import ServedModel
 from api.roles import Role
 from api.usage.estimate_routes import estimate
 from billing import queries
-from engine.grammar import Grammars
+from engine.grammar.grammars import Grammars
 from engine.tokenizer import Tokenizer
 from metering.database import snapshot, transaction
 

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from tiny_models import write_tiny_dfm
 
 from engine.errors import InvalidRequest
-from engine.grammar import ANY_OBJECT, SCHEMA_BYTES_MAX, GrammarFailed, Grammars
+from engine.grammar.compilation import SCHEMA_BYTES_MAX
+from engine.grammar.grammars import GrammarFailed, Grammars
+from engine.grammar.trial import try_out
 from engine.tokenizer import Tokenizer
 
 
@@ -28,11 +30,18 @@ def grammars(tokenizer: Tokenizer) -> Grammars:
     return Grammars(tokenizer)
 
 
+ANY_OBJECT = '{"type": "object"}'
 MANY = {
     "type": "object",
     "properties": {f"p{index}": {"type": "integer"} for index in range(1500)},
     "additionalProperties": False,
 }
+
+
+def choices(number: int) -> dict[str, Any]:
+    """Four ways to be; of several such, all combinations are possible."""
+    ways = [{"type": "object", "properties": {f"p{number}{way}": {}}} for way in range(4)]
+    return {"anyOf": ways}
 
 
 def walked(grammars: Grammars, tokenizer: Tokenizer, schema: str, seed: int) -> str | None:
@@ -115,6 +124,8 @@ def test_a_token_is_forced_where_the_schema_leaves_no_other(
 ) -> None:
     schema = {"type": "object", "properties": {"the": {"type": "boolean"}}, "required": ["the"]}
     state = grammars.open(json.dumps(schema | {"additionalProperties": False}))
+    certain = b"".join(map(tokenizer.piece, state.certain()))
+    assert certain == b'{"the": '
     said, forced = b"", []
     flat = np.zeros(tokenizer.vocab_size, np.float32)
     while not said.endswith(b"}"):
@@ -178,7 +189,7 @@ def test_the_row_given_stays_as_it_is(grammars: Grammars, tokenizer: Tokenizer) 
         ('{"items":' + "[" * 30_000, "not JSON"),
         (json.dumps({"enum": ["x" * SCHEMA_BYTES_MAX]}), "bytes"),
         ('{"const": "\\ud800"}', "honoured"),
-        (json.dumps(MANY | {"minProperties": 1}), "too big"),
+        (json.dumps({"allOf": [choices(index) for index in range(9)]}), "too large"),
     ],
     ids=lambda value: value[:40],
 )
@@ -189,3 +200,12 @@ def test_what_cannot_be_followed_is_refused_with_the_reason(
         grammars.open(schema)
     assert refused.value.parameter == "json_schema"
     assert len(str(refused.value)) < 500
+
+
+def test_a_strangers_schema_is_tried_out_where_it_can_be_killed() -> None:
+    patterns = [{"type": "string", "pattern": f"a.{{0,{7 * index}}}b"} for index in range(1, 25)]
+    with pytest.raises(InvalidRequest, match="too complex to compile"):
+        try_out(json.dumps({"allOf": patterns}))
+    with pytest.raises(InvalidRequest, match="wizard"):
+        try_out('{"type": "wizard"}')
+    try_out(ANY_OBJECT)
