@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import msgspec
 from litestar import Request, get, post
 from litestar.di import NamedDependency
-from litestar.params import HeaderParameter
+from litestar.params import HeaderParameter, JSONBody
 from litestar.types import ASGIApp
 from sqlalchemy import Engine as Database
 
 from api.admission import choice_ids
 from api.auth import Principal, Scope, requires
-from api.bodies import decode
+from api.bodies import StrictBody
 from api.errors import GenerationFailed
 from api.gateway import Gateway, Live
 from api.inference import orders, replies
@@ -50,19 +50,20 @@ KeyHeader = Annotated[str | None, HeaderParameter(name="Idempotency-Key")]
     tags=["openai"],
     summary="Chat completion",
     guards=[requires(Scope.GENERATE)],
+    dto=StrictBody,
+    return_dto=None,
 )
 async def chat_completions(
     request: Request[Any, Any, Any],
+    data: JSONBody[ChatCompletionRequest],
     gateway: NamedDependency[Gateway],
     principal: NamedDependency[Principal],
     idempotency_key: KeyHeader = None,
 ) -> ASGIApp:
     """Answer a conversation in OpenAI's shape; `usage` carries cost, units, joules and receipt."""
-    body = await request.body()
-    wire = decode(body, ChatCompletionRequest)
-    order = await asyncio.to_thread(_chat_order, gateway.served, wire)
-    key = IdempotencyKey.of(idempotency_key, body)
-    return await _answer(request, gateway, principal, wire, order=order, key=key, shape=CHAT)
+    order = await asyncio.to_thread(_chat_order, gateway.served, data)
+    key = IdempotencyKey.of(idempotency_key, await request.body())
+    return await _answer(request, gateway, principal, data, order=order, key=key, shape=CHAT)
 
 
 @post(
@@ -71,19 +72,20 @@ async def chat_completions(
     tags=["openai"],
     summary="Text completion",
     guards=[requires(Scope.GENERATE)],
+    dto=StrictBody,
+    return_dto=None,
 )
 async def completions(
     request: Request[Any, Any, Any],
+    data: JSONBody[CompletionRequest],
     gateway: NamedDependency[Gateway],
     principal: NamedDependency[Principal],
     idempotency_key: KeyHeader = None,
 ) -> ASGIApp:
     """Continue a raw prompt in OpenAI's shape."""
-    body = await request.body()
-    wire = decode(body, CompletionRequest)
-    order = await asyncio.to_thread(_text_order, gateway.served, wire)
-    key = IdempotencyKey.of(idempotency_key, body)
-    return await _answer(request, gateway, principal, wire, order=order, key=key, shape=TEXT)
+    order = await asyncio.to_thread(_text_order, gateway.served, data)
+    key = IdempotencyKey.of(idempotency_key, await request.body())
+    return await _answer(request, gateway, principal, data, order=order, key=key, shape=TEXT)
 
 
 @get(

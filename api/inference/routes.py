@@ -10,12 +10,12 @@ import msgspec
 from litestar import Request, get, post
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import HeaderParameter
+from litestar.params import HeaderParameter, JSONBody
 from litestar.types import ASGIApp
 from sqlalchemy import Engine as Database
 
 from api.auth import Principal, Scope, requires
-from api.bodies import decode
+from api.bodies import StrictBody
 from api.gateway import Gateway, Live
 from api.inference import orders, replies
 from api.inference.event_stream import KEEPALIVE, EventStream, sse
@@ -38,6 +38,8 @@ encode = msgspec.json.encode
     summary="Generate an answer and its receipt",
     guards=[requires(Scope.GENERATE)],
     tags=["inference"],
+    dto=StrictBody,
+    return_dto=None,
     responses={
         200: ResponseSpec(
             GenerationView,
@@ -48,20 +50,19 @@ encode = msgspec.json.encode
 )
 async def generate(
     request: Request[Any, Any, Any],
+    data: JSONBody[GenerateRequest],
     gateway: NamedDependency[Gateway],
     principal: NamedDependency[Principal],
     idempotency_key: Annotated[str | None, HeaderParameter(name="Idempotency-Key")] = None,
 ) -> ASGIApp:
     """Generate within credit. A client that disconnects pays for the blocks committed before."""
-    body = await request.body()
-    wire = decode(body, GenerateRequest)
-    order = await asyncio.to_thread(read_order, gateway.served, wire)
-    key = IdempotencyKey.of(idempotency_key, body)
+    order = await asyncio.to_thread(read_order, gateway.served, data)
+    key = IdempotencyKey.of(idempotency_key, await request.body())
     submitted = await gateway.submit(principal, order, key)
     request_id = submitted.request_id
     live = submitted if isinstance(submitted, Live) else None
     reply_headers = replies.headers(request_id, replayed=live is None)
-    if wire.stream and live is not None:
+    if data.stream and live is not None:
         return EventStream(
             _live_events(gateway, live, logprobs=order.top_logprobs is not None),
             lambda: gateway.cancel(live),
@@ -70,7 +71,7 @@ async def generate(
     if live is not None and not await replies.wait_settled(request.receive, gateway, live):
         return replies.client_closed()
     view = await asyncio.to_thread(replies.read_final, gateway.database, request_id)
-    if wire.stream:
+    if data.stream:
         blocks = await asyncio.to_thread(_stored, gateway.database, request_id)
         events = _stored_events(blocks, view, logprobs=order.top_logprobs is not None)
         return EventStream(events, _nothing, reply_headers)
