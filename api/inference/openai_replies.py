@@ -9,7 +9,6 @@ from typing import Any
 
 from api.inference.schemas import GenerationView, UsageView
 from billing.money import plain
-from metering.bodies import Likely
 from metering.protocols import CommittedBlock
 
 # OpenAI knows no budget, deadline or cancellation; its clients read "length" as "cut short".
@@ -162,61 +161,59 @@ def _metered(view: GenerationView, counted: UsageView) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """A token with text, its raw log-probability in nats, and the likeliest beside it."""
+
+    piece: bytes
+    logprob: float
+    likeliest: tuple[_Token, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return self.piece.decode(errors="replace")
+
+    def entry(self) -> dict[str, Any]:
+        return {"token": self.text, "bytes": list(self.piece), "logprob": self.logprob}
+
+
 def _chat_logprobs(blocks: Sequence[CommittedBlock]) -> dict[str, Any]:
     content = [
-        {
-            **_entry(piece, unats),
-            "top_logprobs": [_entry(other.piece, other.logprob_unats) for other in beside],
-        }
-        for piece, unats, beside in _tokens(blocks)
+        {**token.entry(), "top_logprobs": [other.entry() for other in token.likeliest]}
+        for token in _tokens(blocks)
     ]
     return {"content": content, "refusal": None}
 
 
-def _entry(piece: bytes, unats: int | None) -> dict[str, Any]:
-    return {
-        "token": piece.decode(errors="replace"),
-        "bytes": list(piece),
-        "logprob": None if unats is None else unats / 1e6,
-    }
-
-
 def _text_logprobs(blocks: Sequence[CommittedBlock], first_offset: int) -> dict[str, Any]:
     """The older endpoint's four parallel lists; a drawn token is always among the likeliest."""
-    tokens, values, likeliest, offsets = [], [], [], []
-    said = b""
-    for piece, unats, beside in _tokens(blocks):
-        token = piece.decode(errors="replace")
-        tokens.append(token)
-        values.append(None if unats is None else unats / 1e6)
+    tokens = list(_tokens(blocks))
+    offsets, said = [], b""
+    for token in tokens:
         offsets.append(first_offset + len(said.decode(errors="replace")))
-        said += piece
-        if beside:
-            drawn = {} if unats is None else {token: unats / 1e6}
-            likeliest.append(
-                drawn
-                | {
-                    other.piece.decode(errors="replace"): other.logprob_unats / 1e6
-                    for other in beside
-                    if other.logprob_unats is not None
-                }
-            )
+        said += token.piece
+    likeliest = [
+        {other.text: other.logprob for other in (token, *token.likeliest)}
+        for token in tokens
+        if token.likeliest
+    ]
     return {
-        "tokens": tokens,
-        "token_logprobs": values,
+        "tokens": [token.text for token in tokens],
+        "token_logprobs": [token.logprob for token in tokens],
         "top_logprobs": likeliest or None,
         "text_offset": offsets,
     }
 
 
-def _tokens(
-    blocks: Sequence[CommittedBlock],
-) -> Iterator[tuple[bytes, int | None, tuple[Likely, ...]]]:
-    """Each token that has text, with what stood beside it."""
+def _tokens(blocks: Sequence[CommittedBlock]) -> Iterator[_Token]:
+    """Each token that has text and a score."""
     for block in blocks:
-        none: tuple[tuple[Likely, ...], ...] = ((),) * len(block.pieces)
-        for piece, unats, beside in zip(
-            block.pieces, block.logprobs_unats, block.alternatives or none, strict=True
-        ):
-            if piece:
-                yield piece, unats, beside
+        beside = block.alternatives or ((),) * len(block.pieces)
+        for piece, unats, others in zip(block.pieces, block.logprobs_unats, beside, strict=True):
+            if piece and unats is not None:
+                likeliest = tuple(
+                    _Token(other.piece, other.logprob_unats / 1e6)
+                    for other in others
+                    if other.logprob_unats is not None
+                )
+                yield _Token(piece, unats / 1e6, likeliest)
