@@ -16,10 +16,11 @@ import msgspec
 
 from billing import rating
 from billing.catalogue import TariffVersion
+from billing.differences import Difference
 from billing.errors import BillingError, CannotAudit
 from billing.rating import Component
 from billing.receipt_documents import receipt_document
-from billing.request_checks import Difference, check
+from billing.request_checks import check
 from billing.request_evidence import Evidence
 from billing.settlement import TEST_MODE
 from billing.tariffs import document_sha256
@@ -117,7 +118,11 @@ def audit(
     before = tuple(check(evidence, version, public_keys))
     again = _Repeated.of(evidence, steps, engine.vocab_size, tolerance)
     figures = [
-        ("input tokens", len(prompt_ids), summary.input_tokens),
+        (
+            "input tokens",
+            0 if admitted.parameters.get("choice") else len(prompt_ids),
+            summary.input_tokens,
+        ),
         *again.figures(summary),
         *_receipt(evidence, admitted, version, document, again),
     ]

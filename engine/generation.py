@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.completions import Completion, complete, failed
-from engine.config import EngineConfig
+from engine.config import SHIPPED_PROFILE, EngineConfig
 from engine.errors import InvalidRequest, ModelNotFound
 from engine.loop.decoding import DecodeLoop
 from engine.opening import OpenModel, open_model
@@ -48,14 +48,24 @@ class DFlashModel:
         device: str = "cpu",
         threads: int | None = None,
         kv_tokens: int = 16384,
+        profile: str = SHIPPED_PROFILE,
+        **parameters: Any,
     ) -> DFlashModel:
-        """Load a `.dfm`. Raises ModelNotFound, InvalidModelFile or UnsupportedModel.
+        """Load a `.dfm`. Raises ModelNotFound, InvalidModelFile, UnsupportedModel, InvalidConfig.
 
-        `kv_tokens` bounds the tokens, prompts included, that can be live at once.
+        `kv_tokens` bounds the tokens, prompts included, that can be live at once; `parameters` are
+        further ones of `EngineConfig`, above those of the profile.
         """
         if not Path(path).is_file():
             raise ModelNotFound(f"no model file at {path}")
-        config = EngineConfig(backend=backend, device=device, threads=threads, kv_tokens=kv_tokens)
+        config = EngineConfig.of(
+            profile,
+            backend=backend,
+            device=device,
+            threads=threads,
+            kv_tokens=kv_tokens,
+            **parameters,
+        )
         return cls(open_model(path, config), config)
 
     @property
@@ -86,11 +96,11 @@ class DFlashModel:
         stop: Sequence[str] = (),
         logits_processor: Iterable[LogitsProcessor] = (),
         draft: bool = True,
-        draft_block_size: int = 8,
-        verifier_batch_size: int = 4,
-        node_budget: int = 8,
-        entropy_threshold: float = 1.2,
-        rollback: str = "anchor",
+        draft_block_size: int | None = None,
+        verifier_batch_size: int | None = None,
+        node_budget: int | None = None,
+        entropy_threshold: float | None = None,
+        rollback: str | None = None,
     ) -> Tensor:
         """Continue each row of token ids; returns prompts and continuations, [b, longest] int64.
 
@@ -99,9 +109,17 @@ class DFlashModel:
         itself: not on its neighbours, not on drafting. Rows with the same seed share their
         uniforms; give one seed per row where equal prompts should differ. `repetition_penalty`
         counts prompt and output, as transformers does; `frequency_penalty`, `presence_penalty` and
-        `logit_bias` are OpenAI's. An output that ends by itself satisfies `json_schema`. Raises
-        InvalidRequest, and EngineError where a logits processor fails.
+        `logit_bias` are OpenAI's. An output that ends by itself satisfies `json_schema`. Drafting
+        parameters are the model's own where they are null. Raises InvalidRequest, and EngineError
+        where a logits processor fails.
         """
+        changes = {
+            "draft_block_size": draft_block_size,
+            "verifier_batch_size": verifier_batch_size,
+            "node_budget": node_budget,
+            "entropy_threshold": entropy_threshold,
+            "rollback": rollback,
+        }
         completions = self.complete(
             inputs,
             max_new_tokens=max_new_tokens,
@@ -119,13 +137,10 @@ class DFlashModel:
             json_schema=_schema_text(json_schema),
             stop=stop,
             logits_processor=logits_processor,
-            config=EngineConfig(
-                draft=draft,
-                draft_block_size=draft_block_size,
-                verifier_batch_size=verifier_batch_size,
-                node_budget=node_budget,
-                entropy_threshold=entropy_threshold,
-                rollback=rollback,
+            config=msgspec.structs.replace(
+                self._config,
+                draft=draft and self._config.draft,
+                **{name: value for name, value in changes.items() if value is not None},
             ),
         )
         prompts = _rows(inputs)

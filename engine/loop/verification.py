@@ -17,10 +17,11 @@ from engine.graph.acceptance import Walk, walk
 from engine.graph.tree import TokenTree
 from engine.loop.emission import Drawn, Emission
 from engine.loop.shaping import Shaping
+from engine.model.statistics import RawStatistics
 from engine.processors import LogitsProcessor, processed
 from engine.requests import GenerationRequest
+from engine.sampling.alternatives import likeliest
 from engine.sampling.distribution import draw
-from engine.sampling.statistics import raw_statistics, top_logprobs
 from engine.sampling.uniforms import uniform
 
 # Told of every row that a token is drawn from: request id, position of the token, raw logits [V].
@@ -45,6 +46,7 @@ def verify(
     text: Sequence[int],
     tree: TokenTree,
     logits: Tensor,
+    statistics: Sequence[RawStatistics],
     *,
     emission: Emission,
     processors: Sequence[LogitsProcessor] = (),
@@ -53,37 +55,39 @@ def verify(
 ) -> Verified:
     """Draw along the tree until it is left or the text ends. Changes the emission and the shaping.
 
-    `logits` are the raw ones of every node, [N, V] float32 on the CPU; `text` is everything up to
-    the root. Raises NonFiniteLogits, NothingToDraw, ProcessorFailed, GrammarFailed.
+    `logits` are the raw ones of every node, [N, V] float32 on the CPU, and `statistics` theirs;
+    `text` is everything up to the root. Raises NonFiniteLogits, NothingToDraw, ProcessorFailed,
+    GrammarFailed.
     """
     raw: NDArray[np.float32] = logits.numpy()
     rows = processed(processors, tree, logits, text) if processors else raw
     sampling = request.sampling
+    sampled = sampling.temperature > 0.0
     drawn: list[Drawn] = []
 
     def draw_at(node: int) -> int:
         position = len(text) + tree.depths[node]
         if probe:
             probe(request.request_id, position, raw[node])
-        sampled = sampling.temperature > 0.0
-        at = uniform(sampling.seed, request.choice, position) if sampled else 0.0
+        of_node = statistics[node]
         # The walk is one path, so what shapes a row has seen exactly the tokens before it.
         row = shaping.shaped(rows[node]) if shaping else rows[node]
-        token = draw(row, sampling, at)
+        if sampled:
+            token = draw(row, sampling, uniform(sampling.seed, request.choice, position))
+        else:
+            token = draw(row, sampling, 0.0) if processors or shaping else of_node.top
         forced = shaping.take(token) if shaping else False
-        statistics = raw_statistics(raw[node], token)
-        top = top_logprobs(raw[node], request.top_logprobs, token, statistics.logprob)
         child = tree.children[node].get(token)
         cached = child is not None and tree.origins[child] == Source.SHARED
         drawn.append(
             Drawn(
                 token,
-                statistics.logprob,
-                statistics.entropy,
+                of_node.logprob(float(raw[node, token])),
+                of_node.entropy,
                 accepted=child is not None,
                 cached=cached,
                 forced=forced,
-                top=top,
+                top=likeliest(raw[node], request.top_logprobs, of_node),
             )
         )
         return token
