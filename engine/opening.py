@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config import EngineConfig
+from engine.grammar.grammars import Grammars
 from engine.loop.cost import Curve, StepCost
 from engine.loop.decoding import PAGE_SIZE, DecodeLoop
 from engine.loop.profiling import measured
@@ -69,6 +70,7 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
             tokenizer.vocab_size,
             tokenizer.context_length,
             kv_tokens=config.kv_tokens // PAGE_SIZE * PAGE_SIZE,  # whole pages
+            grammars=Grammars(tokenizer),
         ),
         EngineInfo(
             model=path.stem,

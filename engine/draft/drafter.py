@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import ne
 
 from engine.config import EngineConfig
 from engine.draft.calibration import Calibration
@@ -71,11 +72,17 @@ class DraftSession:
         self._remainder: Remainder = NOTHING
 
     def propose(
-        self, recent: Sequence[int], depth_limit: int, node_budget: int, least_probability: float
+        self,
+        recent: Sequence[int],
+        depth_limit: int,
+        node_budget: int,
+        least_probability: float,
+        certain: Sequence[int] = (),
     ) -> Draft | None:
         """Draft the block after `recent`, the last tokens of the text; null if nothing is likely.
 
-        At most `depth_limit` deep and `node_budget` nodes, the root among them.
+        `certain` must follow: candidates that begin otherwise are left out. At most `depth_limit`
+        deep and `node_budget` nodes, the root among them.
         """
         depth_limit = min(depth_limit, self._drafter.block_size)
         width = _WIDTH
@@ -83,7 +90,10 @@ class DraftSession:
             depth_limit, width = max(1, depth_limit // 2), _WIDER
         proposals = self._proposals(recent, depth_limit, width)
         builder = LatticeBuilder(depth_limit)
+        builder.add(certain, [1.0] * len(certain), Source.SCHEMA)
         for proposal in proposals:
+            if any(map(ne, proposal.tokens, certain)):
+                continue
             builder.add(proposal.tokens, self._calibration.weights(proposal), proposal.source)
         lattice = builder.build()
         tree = unroll(lattice, recent[-1], node_budget, least_probability)

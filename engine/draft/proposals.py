@@ -15,6 +15,7 @@ class Source(IntFlag):
     SUFFIX = 1  # the request's own earlier text
     SHARED = 2  # other requests of the same tenant
     RECYCLED = 4  # what a rejected block left behind
+    SCHEMA = 32  # what the request's schema leaves no alternative to
 
 
 class Continuation(NamedTuple):
