@@ -40,7 +40,7 @@ PORTABLE_BACKENDS = frozenset({"blocks"})
 TOLERANCE_UNATS = 1_000
 
 TAKEN_AS_STATED = ("energy", "blocks", "drafting")
-_REPEATED = ("output", "units", "confidence", "information_bits", "lines", "total")
+_REPEATED = ("parameters", "output", "units", "confidence", "information_bits", "lines", "total")
 _BY_ITSELF = frozenset({FinishReason.STOP, FinishReason.LENGTH})
 
 
@@ -297,6 +297,7 @@ def _receipt(
         engine=None,
         review=None,
         test_mode=admitted.test_mode,
+        parameters=admitted.parameters,
         issued_at_us=0,
     )
     actual = {**document, "lines": lines}

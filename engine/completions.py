@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from engine.errors import EngineError
@@ -89,8 +89,11 @@ def complete(
     *,
     concurrency: int,
     processors: Sequence[LogitsProcessor] = (),
+    observe: Callable[[StepRecord], None] = lambda _: None,
 ) -> Iterator[Completion]:
     """Run requests to their end, `concurrency` at a time; yields each as it finishes.
+
+    `observe` hears of every step.
 
     Raises what the loop's `submit` raises, after which the loop still holds the others. A caller
     that stops iterating leaves requests in the loop too.
@@ -109,6 +112,7 @@ def complete(
         step = loop.step()
         if step is None:
             continue
+        observe(step)
         for part in step.work:
             unfinished = running.get(part.request_id)
             if unfinished and unfinished.started_ns is None:

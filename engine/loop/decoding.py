@@ -14,6 +14,7 @@ from engine.cache.page_table import PageTable
 from engine.cache.pages import PagePool
 from engine.config import EngineConfig
 from engine.draft.drafter import Draft, Drafter, DraftSession
+from engine.draft.foresight import Foresight, Outlook, Prospect
 from engine.errors import InvalidRequest
 from engine.grammar.grammars import GrammarFailed
 from engine.graph.acceptance import clip
@@ -90,6 +91,7 @@ class DecodeLoop:
         *,
         engine_epoch: str = "local",
         cost: StepCost | None = None,
+        foresight: Foresight | None = None,
         probe: LogitsProbe | None = None,
         on_failure: Callable[[str, Exception], None] | None = None,
     ) -> None:
@@ -98,7 +100,7 @@ class DecodeLoop:
         self.pool = PagePool(decoder.storage.slots // PAGE_SIZE, PAGE_SIZE)
         # What is taken must fit alone, or it would preempt itself for ever.
         assert limits.kv_tokens <= self.pool.page_count * PAGE_SIZE
-        self.drafter = Drafter(config)
+        self.drafter = Drafter(config, foresight)
         self.scheduler = Scheduler(config, self.pool)
         self._tally = Tally()
         self._decoder = decoder
@@ -229,6 +231,7 @@ class DecodeLoop:
             return {}
         least = self._cost.least_probability(rows, draws, most)
         offers: list[tuple[Turn, Draft]] = []
+        outlooks = self._outlooks(plan)
         for turn in plan.drafters():
             if len(offers) == self._config.verifier_batch_size:
                 break
@@ -242,6 +245,7 @@ class DecodeLoop:
                 node_budget=most + 1,
                 least_probability=least,
                 certain=live.shaping.certain() if live.shaping else (),
+                outlooks=outlooks.get(sequence, ()),
             ):
                 offers.append((turn, draft))
         trees = [draft.tree for _, draft in offers]
@@ -251,6 +255,18 @@ class DecodeLoop:
             if granted := self.scheduler.grant(turn, count):
                 drafts[turn.sequence] = draft.pruned(granted + 1)
         return drafts
+
+    def _outlooks(self, plan: Plan) -> dict[LiveSequence, list[Outlook]]:
+        """Ask the learned sources about the texts that may be drafted on, all at once."""
+        able = [turn for turn in plan.drafters() if self._live[turn.sequence.request_id].may_draft]
+        chosen = able[: self._config.verifier_batch_size if plan.spare_rows else 0]
+        prospects = []
+        for turn in chosen:
+            tokens, root = turn.sequence.tokens, turn.sequence.computed
+            window = turn.sequence.table.slots(0, root) if turn.rows == 1 else None
+            prospects.append(Prospect(tokens[-_RECENT:], window))
+        found = self.drafter.foresight.outlooks(prospects, self._config.draft_block_size)
+        return dict(zip((turn.sequence for turn in chosen), found, strict=True))
 
     def _session(self, live: Live) -> DraftSession:
         """Return the request's session, told of everything; opens it with the first draft."""
