@@ -13,6 +13,7 @@ from engine.draft.foresight import Foresight
 from engine.draft.head.choosing import chosen_head
 from engine.draft.head.file import HeadFile
 from engine.draft.head.serving import TappedDecoder, open_block_head
+from engine.grammar.grammars import Grammars
 from engine.loop.cost import Curve, StepCost
 from engine.loop.decoding import PAGE_SIZE, DecodeLoop
 from engine.loop.profiling import measured
@@ -79,6 +80,7 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
             tokenizer.vocab_size,
             tokenizer.context_length,
             kv_tokens=config.kv_tokens // PAGE_SIZE * PAGE_SIZE,  # whole pages
+            grammars=Grammars(tokenizer),
         ),
         EngineInfo(
             model=path.stem,

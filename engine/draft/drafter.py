@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import ne
 
 from engine.config import EngineConfig
 from engine.draft.calibration import Calibration
@@ -78,15 +79,18 @@ class DraftSession:
     def propose(
         self,
         recent: Sequence[int],
+        *,
         depth_limit: int,
         node_budget: int,
         least_probability: float,
+        certain: Sequence[int] = (),
         outlooks: Sequence[Outlook] = (),
     ) -> Draft | None:
         """Draft the block after `recent`, the last tokens of the text; null if nothing is likely.
 
-        `outlooks` are what the learned sources foresee behind it. At most `depth_limit` deep and
-        `node_budget` nodes, the root among them.
+        `certain` must follow: candidates that begin otherwise are left out. `outlooks` are what
+        the learned sources, which know nothing of that, foresee where nothing is certain. At most
+        `depth_limit` deep and `node_budget` nodes, the root among them.
         """
         depth_limit = min(depth_limit, self._drafter.block_size)
         width = _WIDTH
@@ -94,7 +98,11 @@ class DraftSession:
             depth_limit, width = max(1, depth_limit // 2), _WIDER
         proposals = self._proposals(recent, depth_limit, width)
         builder = LatticeBuilder(depth_limit)
+        builder.add(certain, [1.0] * len(certain), Source.SCHEMA)
+        outlooks = () if certain else tuple(outlooks)
         for proposal in proposals:
+            if any(map(ne, proposal.tokens, certain)):
+                continue
             builder.add(proposal.tokens, self._calibration.weights(proposal), proposal.source)
         for source, edges in outlooks:
             for edge in edges:
@@ -102,7 +110,7 @@ class DraftSession:
                 builder.add_edge(edge.depth, edge.previous, edge.token, weight, source)
         lattice = builder.build()
         tree = unroll(lattice, recent[-1], node_budget, least_probability)
-        return Draft(lattice, tree, tuple(proposals), tuple(outlooks)) if len(tree) > 1 else None
+        return Draft(lattice, tree, tuple(proposals), outlooks) if len(tree) > 1 else None
 
     def observe(self, draft: Draft, walked: Walk, entropies: Sequence[float]) -> None:
         """Learn from a verified draft: calibrate its sources, and keep what competes again."""

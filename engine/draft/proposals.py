@@ -17,6 +17,7 @@ class Source(IntFlag):
     RECYCLED = 4  # what a rejected block left behind
     PHRASES = 8  # what the model often says, learned beforehand
     HEAD = 16  # the trained block head
+    SCHEMA = 32  # what the request's schema leaves no alternative to
 
 
 class Continuation(NamedTuple):

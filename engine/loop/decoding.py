@@ -16,6 +16,7 @@ from engine.config import EngineConfig
 from engine.draft.drafter import Draft, Drafter, DraftSession
 from engine.draft.foresight import Foresight, Outlook, Prospect
 from engine.errors import InvalidRequest
+from engine.grammar.grammars import GrammarFailed
 from engine.graph.acceptance import clip
 from engine.graph.tree import bare
 from engine.loop.cost import StepCost
@@ -23,6 +24,7 @@ from engine.loop.degradation import Degradation, Window
 from engine.loop.emission import Emission
 from engine.loop.protocols import StepDecoder, Vocabulary
 from engine.loop.rows import Part, step_rows
+from engine.loop.shaping import Shaping
 from engine.loop.tally import Tally
 from engine.loop.verification import LogitsProbe, verify
 from engine.model.statistics import RawStatistics
@@ -56,6 +58,7 @@ class Live:
     emission: Emission
     processors: tuple[LogitsProcessor, ...]
     may_draft: bool
+    shaping: Shaping | None = None
     session: DraftSession | None = None  # opened with the first draft
     told: int = 0  # tokens that the session knows
     cancelled: bool = False
@@ -129,6 +132,7 @@ class DecodeLoop:
         self.limits.check(request)
         if request.request_id in self._live:
             raise InvalidRequest(f"request {request.request_id} is live already", "request_id")
+        shaping = Shaping.of(request, self.limits)
         sequence = LiveSequence(request, PageTable(self.pool, request.tenant_id), self._arrivals)
         self.scheduler.submit(sequence)
         self._arrivals += 1
@@ -138,6 +142,7 @@ class DecodeLoop:
             Emission(request, vocabulary.piece, vocabulary.eos_ids),
             tuple(processors),
             may_draft=self._config.draft and request.draft and not runs_undrafted(processors),
+            shaping=shaping,
         )
 
     def cancel(self, request_id: str) -> None:
@@ -239,6 +244,7 @@ class DecodeLoop:
                 depth_limit=sequence.remaining - 1,
                 node_budget=most + 1,
                 least_probability=least,
+                certain=live.shaping.certain() if live.shaping else (),
                 outlooks=outlooks.get(sequence, ()),
             ):
                 offers.append((turn, draft))
@@ -303,8 +309,9 @@ class DecodeLoop:
         rows = step_rows(parts)
         began = time.perf_counter()
         try:
-            logits = self._decoder.forward(rows).cpu()
-            statistics = self._decoder.statistics(logits)
+            raw = self._decoder.forward(rows)
+            statistics = self._decoder.statistics(raw)  # before the logits leave their device
+            logits = raw.cpu()
         except Exception as error:  # noqa: BLE001 -- whatever it is, nobody may be left hanging
             for part in parts:
                 self._fail(part.turn, error, outcome)
@@ -350,6 +357,7 @@ class DecodeLoop:
             *verifier,
             emission=live.emission,
             processors=live.processors,
+            shaping=live.shaping,
             probe=self._probe,
         )
         walked, ended = verified.walked, live.emission.reason is not None
@@ -382,7 +390,7 @@ class DecodeLoop:
             return
         self._on_failure(turn.sequence.request_id, error)
         # Only what is our own wording may be shown; anything else could hold others' data.
-        known = isinstance(error, ProcessorFailed | ArithmeticError)
+        known = isinstance(error, ProcessorFailed | GrammarFailed | ArithmeticError)
         detail = str(error) if known else "the engine failed in a decoding step"
         self._finish(live, FinishReason.ERROR, outcome, detail)
 
