@@ -20,13 +20,16 @@ from api.error_reports import exception_handlers
 from api.gateway import Gateway
 from api.health import health, ready
 from api.inference import openai_routes, routes
+from api.inference.audits import AuditDesk
 from api.inference.orders import ServedModel
+from api.ingestion import routes as ingestion_routes
 from api.metrics import metrics
 from api.reference import problems_router
 from api.review.routes import review_router
 from api.session_secret import session_secret
 from api.settings import Settings
 from api.usage.routes import usage_router
+from api.webhooks.routes import webhooks_router
 from billing.signing import Signer
 from dashboards.pages import dashboard_router
 
@@ -56,19 +59,30 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
     def provide_signer() -> Signer:
         return gateway.signer
 
+    audit_desk = AuditDesk(settings)
+
+    def provide_audits() -> AuditDesk:
+        return audit_desk
+
     def provide_served() -> ServedModel:
         return gateway.served
+
+    def provide_webhooks_allow_private() -> bool:
+        return settings.webhooks_allow_private
 
     return Litestar(
         route_handlers=[
             routes.generate,
             routes.generation,
+            routes.audit_generation,
             openai_routes.chat_completions,
             openai_routes.completions,
             openai_routes.models,
             openai_routes.model,
+            ingestion_routes.report_usage,
             usage_router,
             review_router,
+            webhooks_router,
             admin_router,
             problems_router,
             health,
@@ -91,7 +105,9 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             "gateway": Provide(provide_gateway, sync_to_thread=False),
             "database": Provide(provide_database, sync_to_thread=False),
             "served": Provide(provide_served, sync_to_thread=False),
+            "audits": Provide(provide_audits, sync_to_thread=False),
             "signer": Provide(provide_signer, sync_to_thread=False),
+            "webhooks_allow_private": Provide(provide_webhooks_allow_private, sync_to_thread=False),
             "principal": Provide(provide_principal, sync_to_thread=True),
         },
         exception_handlers=exception_handlers,

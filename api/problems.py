@@ -71,6 +71,19 @@ TABLE: Mapping[type[Exception], Problem] = {
     billing_errors.InsufficientCredit: Problem(
         402, "insufficient_credit", "The credit does not cover this request"
     ),
+    billing_errors.BudgetExhausted: Problem(
+        402, "budget_exhausted", "A budget does not let this request through"
+    ),
+    billing_errors.InvalidBudget: Problem(422, "invalid_budget", "The budget is not valid"),
+    billing_errors.UnknownBudget: NOT_FOUND,
+    billing_errors.InvalidRetention: Problem(
+        422, "invalid_retention", "Content can't be kept for that long"
+    ),
+    billing_errors.InvalidGrant: Problem(422, "invalid_grant", "The grant is not valid"),
+    billing_errors.UnknownGrant: NOT_FOUND,
+    billing_errors.NothingToReverse: Problem(
+        409, "nothing_to_reverse", "There is nothing left to give back"
+    ),
     billing_errors.CostCeilingTooLow: Problem(
         400, "cost_ceiling_too_low", "max_cost does not cover the least this can cost"
     ),
@@ -82,6 +95,9 @@ TABLE: Mapping[type[Exception], Problem] = {
     billing_errors.InvalidVerdict: Problem(422, "invalid_verdict", "The verdict is not valid"),
     billing_errors.InvalidReceipt: Problem(422, "invalid_receipt", "The receipt proves nothing"),
     billing_errors.InvalidSigningKey: INTERNAL,
+    billing_errors.CannotAudit: Problem(
+        409, "cannot_audit", "This receipt's work can't be done again"
+    ),
     # the gateway itself
     api_errors.ApiError: INTERNAL,
     api_errors.InvalidParameter: INVALID_PARAMETER,
@@ -98,6 +114,8 @@ TABLE: Mapping[type[Exception], Problem] = {
     api_errors.NotFound: NOT_FOUND,
     api_errors.Conflict: Problem(409, "conflict", "Things as they stand don't allow this"),
     api_errors.RateLimited: Problem(429, "rate_limited", "Too many requests"),
+    api_errors.AuditBusy: Problem(503, "audit_busy", "Another audit is running; try again"),
+    api_errors.AuditFailed: INTERNAL,
     api_errors.InvalidIdempotencyKey: Problem(
         400, "invalid_idempotency_key", "The Idempotency-Key is not valid"
     ),

@@ -49,6 +49,7 @@ class Settings(BaseSettings):
     keepalive_s: float = Field(default=15.0, gt=0)
     drain_s: int = Field(default=20, ge=0)
     secure_cookies: bool = False
+    webhooks_allow_private: bool = False
     log_level: str = "info"
 
     @classmethod
@@ -68,6 +69,14 @@ class Settings(BaseSettings):
     def resolved_database_url(self) -> str:
         """The database's URL: as given, or an embedded SQLite file under `home`."""
         return self.database_url or f"sqlite:///{(self.home / 'gateway.db').resolve()}"
+
+    def environment(self) -> dict[str, str]:
+        """The environment of another `dflash` process of this installation.
+
+        The database's URL goes this way and not as an argument: it may hold a password, and
+        arguments are public.
+        """
+        return {**os.environ, "DFLASH_DATABASE_URL": self.resolved_database_url}
 
     def engine_config(self) -> EngineConfig:
         """The profile's configuration with the engine's settings above it.
