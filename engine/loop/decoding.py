@@ -219,8 +219,9 @@ class DecodeLoop:
         rows, spare = sum(turn.rows for turn in plan.turns), plan.spare_rows
         draws = sum(turn.draws for turn in plan.turns)
         most = min(self._config.node_budget - 1, spare)
-        certain = [1.0] * most
-        if not self._degradation.drafting or not self._cost.nodes_worth(rows, draws, certain):
+        if not (self._config.draft and self._degradation.drafting):
+            return {}
+        if not self._cost.nodes_worth(rows, draws, [1.0] * most):  # not even certain ones
             return {}
         least = self._cost.least_probability(rows, draws, most)
         offers: list[tuple[Turn, Draft]] = []
