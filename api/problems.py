@@ -82,6 +82,11 @@ TABLE: Mapping[type[Exception], Problem] = {
     billing_errors.InvalidVerdict: Problem(422, "invalid_verdict", "The verdict is not valid"),
     billing_errors.InvalidReceipt: Problem(422, "invalid_receipt", "The receipt proves nothing"),
     billing_errors.InvalidSigningKey: INTERNAL,
+    billing_errors.InvalidPeriod: Problem(400, "invalid_period", "This period cannot be billed"),
+    billing_errors.InvoiceNotFound: NOT_FOUND,
+    billing_errors.InvoiceConflict: Problem(
+        409, "invoice_conflict", "The invoice, as it stands, does not allow this"
+    ),
     # the gateway itself
     api_errors.ApiError: INTERNAL,
     api_errors.InvalidParameter: INVALID_PARAMETER,

@@ -116,3 +116,15 @@ class InvalidReceipt(BillingError):
 
 class InvalidSigningKey(BillingError):
     """A key file that is no Ed25519 private key, or that others may read."""
+
+
+class InvalidPeriod(BillingError):
+    """Text that names no period, or a period that is not over yet."""
+
+
+class InvoiceNotFound(BillingError):
+    """No invoice of this id or number."""
+
+
+class InvoiceConflict(BillingError):
+    """What an invoice, as it stands, does not allow; nothing was changed."""

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, insert, select
 
 from billing.catalogue import TariffVersion
 from billing.errors import BillingError
+from billing.invoices import closed_periods
 from billing.rating import Line
 from billing.receipt_documents import (
     ReviewTerms,
@@ -113,7 +114,7 @@ def adjust(
             issued_at_us=now,
         )
     )
-    insert_once(
+    if insert_once(
         connection,
         adjustments_table,
         {
@@ -128,7 +129,8 @@ def adjust(
             "amount_nano": amount_nano,
             "created_at_us": now,
         },
-    )
+    ):
+        closed_periods.note(connection, cited.tenant_id, now)
 
 
 def receipt(

@@ -46,6 +46,7 @@ COMMANDS: dict[str, Entry] = {
     "credit": Entry("billing.cli", "Grant credit and show balances."),
     "tariff": Entry("billing.cli", "Publish, assign and show tariffs."),
     "receipt": Entry("billing.cli", "Show a receipt, or verify one offline."),
+    "invoice": Entry("billing.invoices.cli", "Close periods, and list and settle invoices."),
     "reconcile": Entry("billing.cli", "Compare counters, events, rated lines and ledger."),
 }
 

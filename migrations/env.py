@@ -9,6 +9,7 @@ from __future__ import annotations
 from alembic import context
 
 import api.tables
+import billing.invoices.tables  # adds to the metadata of billing.tables
 import billing.tables
 import metering.tables
 

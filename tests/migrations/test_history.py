@@ -20,10 +20,12 @@ from sqlalchemy.exc import DatabaseError
 from sqlalchemy.schema import DropTable
 
 import api.tables
+import billing.invoices.tables
 import billing.tables
 import metering.tables
 from api import migrate
 from billing import triggers
+from billing.invoices import triggers as invoice_triggers
 from metering.database import open_database, snapshot, transaction
 
 TENANT = "INSERT INTO tenants VALUES ('t', 'T', 'EUR', 'UTC', false, 'now', false, 1)"
@@ -100,6 +102,7 @@ def test_a_migrated_schema_equals_one_made_from_the_tables(blank_database_url: s
         for package in (metering, billing, api):
             package.tables.metadata.create_all(connection)
         triggers.install(connection)
+        invoice_triggers.install(connection)
         declared, refusals = schema_of(connection), triggers_of(connection)
         for table in reversed(declared_tables().sorted_tables):
             connection.execute(DropTable(table))
@@ -153,7 +156,16 @@ def test_what_was_logged_can_be_neither_changed_nor_removed(migrated: Engine) ->
 
 @pytest.mark.parametrize(
     "table",
-    ["transfers", "rated_lines", "receipts", "adjustments", "audit_log", "usage_events"],
+    [
+        "transfers",
+        "rated_lines",
+        "receipts",
+        "adjustments",
+        "audit_log",
+        "usage_events",
+        "invoice_payments",
+        "credit_notes",
+    ],
 )
 def test_every_record_table_is_guarded(migrated: Engine, table: str) -> None:
     with snapshot(migrated) as connection:
