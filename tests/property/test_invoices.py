@@ -88,16 +88,13 @@ def run(url: str, folder: Path, chosen: list[dict[str, Any]], voids: bool) -> No
                     serve(month, f"req_{number}", each)
             if step < 3:
                 month.now_us = periods.month(LABELS[step], ZONE).end_us + 3 * 86_400 * 10**6
-                month.close(LABELS[step])
+                list(closing.close(database, LABELS[step]))
             elif step == 3:
-                for label in LABELS:
-                    closing.correct(database, label, "ten_1")
+                catch_up(month)
             if voids and step == 2:
                 void_one(month, final)
             keep(month, final)
-        for label in LABELS:
-            month.close(label)
-            closing.correct(database, label, "ten_1")
+        catch_up(month)
         month.check()
         assert per_service_period(month.standing()) == expected(chosen)
         for invoice in month.standing():
@@ -105,6 +102,13 @@ def run(url: str, folder: Path, chosen: list[dict[str, Any]], voids: bool) -> No
         with snapshot(database) as connection:
             books_balance(connection)
     database.dispose()
+
+
+def catch_up(month: Month) -> None:
+    """Bill all that is left, of months voided meanwhile, too."""
+    for label in LABELS:
+        list(closing.close(month.database, label))
+        closing.correct(month.database, label, "ten_1")
 
 
 def serve(month: Month, request_id: str, each: dict[str, Any]) -> None:
@@ -172,10 +176,10 @@ def test_any_order_of_events_and_closes_bills_each_month_the_same_on_sqlite(
         shutil.copyfile(sqlite_template, path)
         return f"sqlite:///{path}"
 
-    check(new_url, lambda url: Path(url.removeprefix("sqlite:///")).unlink(), tmp_path, 25)
+    check(new_url, lambda url: Path(url.removeprefix("sqlite:///")).unlink(), tmp_path, 15)
 
 
 def test_any_order_of_events_and_closes_bills_each_month_the_same_on_postgresql(
     postgres_server: Any, tmp_path: Path
 ) -> None:
-    check(lambda: postgres_server.create(tables=True), postgres_server.drop, tmp_path, 8)
+    check(lambda: postgres_server.create(tables=True), postgres_server.drop, tmp_path, 6)
