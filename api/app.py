@@ -21,6 +21,7 @@ from api.gateway import Gateway
 from api.health import health, ready
 from api.inference import openai_routes, routes
 from api.inference.orders import ServedModel
+from api.invoices.routes import invoice_desk_router, invoices_router
 from api.metrics import metrics
 from api.reference import problems_router
 from api.review.routes import review_router
@@ -68,6 +69,8 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             openai_routes.models,
             openai_routes.model,
             usage_router,
+            invoices_router,
+            invoice_desk_router,
             review_router,
             admin_router,
             problems_router,

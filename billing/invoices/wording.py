@@ -44,9 +44,14 @@ def description(line: Line, invoice: Invoice) -> str:
     return text
 
 
-def amount(invoice: Invoice, minor: int) -> str:
+def amount(invoice: Invoice, amount_minor: int) -> str:
     """An amount with its decimals, without its currency."""
-    return format_minor(minor, invoice.row.minor_nano)
+    return format_minor(amount_minor, invoice.row.minor_nano)
+
+
+def minor(amount_minor: int, minor_nano: int) -> str:
+    """The same, of a row in a list."""
+    return format_minor(amount_minor, minor_nano)
 
 
 def day(at_us: int | None, time_zone: str) -> str:

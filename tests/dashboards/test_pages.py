@@ -19,7 +19,7 @@ from metering import requests as usage_requests
 from metering.database import transaction
 from metering.requests import AdmittedRequest
 
-TENANT_PAGES = ("/overview", "/receipts", "/statement")
+TENANT_PAGES = ("/overview", "/receipts", "/statement", "/invoices")
 OPERATOR_PAGES = (
     "/engine",
     "/engine?hours=1",

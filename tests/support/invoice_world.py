@@ -61,12 +61,18 @@ class Month:
         *,
         ended_us: int,
         tokens: int = 1000,
+        input_tokens: int = 20,
         **more: Any,
     ) -> int:
-        """Settle a request of 20 input tokens that ended then; what it was charged."""
+        """Settle a request that ended then; what it was charged."""
         with transaction(self.database) as connection:
             admitted = add_request(
-                connection, request_id, tenant_id, max_tokens=tokens, started_at_us=ended_us
+                connection,
+                request_id,
+                tenant_id,
+                max_tokens=tokens,
+                input_tokens=input_tokens,
+                started_at_us=ended_us,
             )
             HoldGate().admit(connection, admitted, expires_at_us=FAR_US)
             fields = {"started_at_us": ended_us, "ended_at_us": ended_us, **more}
