@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from billing_cases import energy, tariff, unit
-from billing_world import add_tenant, books_balance
+from billing_world import add_tenant, books_balance, settlement
 from invoice_world import Month, at
-from sqlalchemy import select, update
+from sqlalchemy import Engine, select, update
 
 from billing import review
 from billing.invoices import closing
@@ -53,8 +53,10 @@ BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
 
 
 @pytest.fixture
-def golden(month: Month) -> Month:
-    with transaction(month.database) as connection:
+def golden(database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Month:
+    month = Month(database, settlement(tmp_path), monkeypatch)
+    with transaction(database) as connection:
+        month.settlement._signer.register(connection)
         for tenant_id, zone, opted_in in (
             ("ten_berlin", BERLIN, True),
             ("ten_york", NEW_YORK, False),
