@@ -87,6 +87,21 @@ TABLE: Mapping[type[Exception], Problem] = {
     billing_errors.InvoiceConflict: Problem(
         409, "invoice_conflict", "The invoice, as it stands, does not allow this"
     ),
+    billing_errors.PaymentsDisabled: Problem(
+        409, "payments_disabled", "There is no payment provider to pay through"
+    ),
+    billing_errors.PaymentConflict: Problem(
+        409, "payment_conflict", "The payment, as it stands, does not allow this"
+    ),
+    billing_errors.InvalidWebhook: Problem(
+        400, "invalid_webhook", "The webhook is not signed as it should be", False
+    ),
+    billing_errors.ProviderFailed: Problem(
+        503, "payment_provider_unavailable", "The payment provider did not answer; try again", False
+    ),
+    billing_errors.ProviderRefused: Problem(
+        502, "payment_provider_refused", "The payment provider will not do this", False
+    ),
     # the gateway itself
     api_errors.ApiError: INTERNAL,
     api_errors.InvalidParameter: INVALID_PARAMETER,

@@ -128,3 +128,23 @@ class InvoiceNotFound(BillingError):
 
 class InvoiceConflict(BillingError):
     """What an invoice, as it stands, does not allow; nothing was changed."""
+
+
+class PaymentsDisabled(BillingError):
+    """No payment provider is configured here, or none for this tenant."""
+
+
+class PaymentConflict(BillingError):
+    """What a payment, as it stands, does not allow; nothing was changed."""
+
+
+class InvalidWebhook(BillingError):
+    """A webhook that the provider did not sign, or signed too long ago."""
+
+
+class ProviderFailed(BillingError):
+    """The payment provider did not answer as it should; what it did is unknown."""
+
+
+class ProviderRefused(BillingError):
+    """The payment provider answered that it will not do this, and did nothing."""

@@ -261,6 +261,7 @@ def _change(
     reference: str,
     action: str,
     change: Callable[[Connection, str], bool | None],
+    /,
     **detail: Any,
 ) -> dict[str, Any]:
     with transaction(database) as connection:
