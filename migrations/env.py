@@ -10,6 +10,7 @@ from alembic import context
 
 import api.tables
 import billing.invoices.tables  # adds to the metadata of billing.tables
+import billing.payments.tables  # likewise
 import billing.tables
 import metering.tables
 

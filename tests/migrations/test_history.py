@@ -21,11 +21,13 @@ from sqlalchemy.schema import DropTable
 
 import api.tables
 import billing.invoices.tables
+import billing.payments.tables
 import billing.tables
 import metering.tables
 from api import migrate
 from billing import triggers
 from billing.invoices import triggers as invoice_triggers
+from billing.payments import triggers as payment_triggers
 from metering.database import open_database, snapshot, transaction
 
 TENANT = "INSERT INTO tenants VALUES ('t', 'T', 'EUR', 'UTC', false, 'now', false, 1)"
@@ -103,6 +105,7 @@ def test_a_migrated_schema_equals_one_made_from_the_tables(blank_database_url: s
             package.tables.metadata.create_all(connection)
         triggers.install(connection)
         invoice_triggers.install(connection)
+        payment_triggers.install(connection)
         declared, refusals = schema_of(connection), triggers_of(connection)
         for table in reversed(declared_tables().sorted_tables):
             connection.execute(DropTable(table))

@@ -125,7 +125,9 @@ def test_changes_are_answered_with_the_invoice_and_written_down(
     assert Decimal(credited["remaining"]) == left
     payment = {"amount": str(left), "reference": "wire-1"}
     for _ in range(2):
-        paid = client.post(f"{path}/payments", headers=operator, json=payment).json()
+        answer = client.post(f"{path}/payments", headers=operator, json=payment)
+        assert answer.status_code == 200, answer.text
+    paid = answer.json()
     assert (paid["state"], len(paid["payments"])) == ("paid", 1)
     refused = client.post(f"{path}/void", headers=operator)
     assert (refused.status_code, refused.json()["type"].rpartition("/")[2]) == (
