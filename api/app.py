@@ -23,6 +23,8 @@ from api.inference import openai_routes, routes
 from api.inference.orders import ServedModel
 from api.invoices.routes import invoice_desk_router, invoices_router
 from api.metrics import metrics
+from api.payments.cashier import Cashier
+from api.payments.routes import payment_desk_router, stripe_webhook, top_ups_router
 from api.reference import problems_router
 from api.review.routes import review_router
 from api.session_secret import session_secret
@@ -57,6 +59,9 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
     def provide_signer() -> Signer:
         return gateway.signer
 
+    def provide_cashier() -> Cashier:
+        return gateway.cashier
+
     def provide_served() -> ServedModel:
         return gateway.served
 
@@ -71,6 +76,9 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             usage_router,
             invoices_router,
             invoice_desk_router,
+            top_ups_router,
+            payment_desk_router,
+            stripe_webhook,
             review_router,
             admin_router,
             problems_router,
@@ -95,6 +103,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             "database": Provide(provide_database, sync_to_thread=False),
             "served": Provide(provide_served, sync_to_thread=False),
             "signer": Provide(provide_signer, sync_to_thread=False),
+            "cashier": Provide(provide_cashier, sync_to_thread=False),
             "principal": Provide(provide_principal, sync_to_thread=True),
         },
         exception_handlers=exception_handlers,

@@ -21,6 +21,8 @@ from api.errors import SchemaMismatch
 from api.inference import idempotency
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order, ServedModel
+from api.payments.cashier import Cashier
+from api.payments.opening import open_provider
 from api.protocols import EngineClient
 from api.settings import Settings
 from api.tenure import Tenure
@@ -80,6 +82,9 @@ class Gateway:
             self.database, self.gate, settings.requests_per_minute, settings.hold_lifetime_s
         )
         self.started_at_s = now_us() // 10**6
+        self.cashier = Cashier(
+            self.database, open_provider(settings), settings.public_url, settings.sweep_interval_s
+        )
         self._tenure = Tenure(self.database)
         self._stopping = Event()
         self._sweeper = Thread(target=self._sweep, name="sweeper", daemon=True)
@@ -111,11 +116,13 @@ class Gateway:
         if recovered:
             log.warning("requests.recovered", count=recovered)
         self._sweeper.start()
+        self.cashier.start()
         log.info("gateway.started", model=info.model, backend=info.backend, pid=info.pid)
 
     def close(self) -> None:
         """Stop the engine, settle what it had in flight, and close the database."""
         self._stopping.set()
+        self.cashier.close()
         self.engine.close()
         self.recorder.close()
         if self._sweeper.is_alive():

@@ -31,6 +31,7 @@ from billing.errors import InvalidAmount, InvalidPeriod, InvoiceConflict, Invoic
 from billing.invoices import closing, credit_notes, documents, issuing, pdf, queries
 from billing.invoices.minor_units import parse_minor
 from billing.invoices.queries import Invoice
+from billing.payments import collection
 from metering.database import snapshot, transaction
 
 LISTING = "invoices"
@@ -160,6 +161,7 @@ def close_period(
 
     def witness(connection: Connection, invoice_id: str) -> None:
         row = issuing.locked(connection, invoice_id)
+        collection.collect(connection, invoice_id)
         _audit(connection, principal, "invoice.issued", row)
 
     if data.correct:
@@ -182,7 +184,12 @@ def void_invoice(
     invoice_id: PathId,
 ) -> dict[str, Any]:
     """Take back an invoice that nobody paid; its month may then be closed again."""
-    return _change(database, principal, invoice_id, "invoice.voided", issuing.void)
+
+    def void(connection: Connection, found: str) -> None:
+        issuing.void(connection, found)
+        collection.withdraw(connection, found)
+
+    return _change(database, principal, invoice_id, "invoice.voided", void)
 
 
 @post(

@@ -184,10 +184,12 @@ def show_invoice(context: CliContext, reference: str, form: str, output: Path | 
 def void_invoice(context: CliContext, reference: str) -> None:
     """Take back an invoice that nobody paid; its month may then be closed again."""
     from billing.invoices import issuing
+    from billing.payments import collection
 
     with _transaction(context) as connection:
         row = issuing.locked(connection, reference)
         issuing.void(connection, row["id"])
+        collection.withdraw(connection, row["id"])
         _record_one(context, connection, row, "invoice.voided")
     click.echo(f"{row['number']} is void")
 
@@ -357,8 +359,10 @@ def _text(found: Invoice) -> str:
 
 def _witness(context: CliContext, action: str) -> Callable[[Connection, str], None]:
     from billing.invoices import issuing
+    from billing.payments import collection
 
     def witness(connection: Connection, invoice_id: str) -> None:
+        collection.collect(connection, invoice_id)
         _record_one(context, connection, issuing.locked(connection, invoice_id), action)
 
     return witness

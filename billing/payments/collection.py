@@ -99,9 +99,9 @@ def collect(connection: Connection, invoice_id: str) -> bool:
 
 
 def withdraw(connection: Connection, invoice_id: str) -> bool:
-    """Queue the voiding of an invoice that was pushed; false where it was not."""
+    """Queue the voiding of an invoice that was queued before; false where it was not."""
     found = queries.invoice(connection, invoice_id)
-    if account(connection, found.row.tenant_id) is None:
+    if not outbox.is_queued(connection, "invoice", invoice_id):
         return False
     invoice = {"object": "invoice", "of": invoice_id}
     return outbox.enqueue(connection, found.row.tenant_id, "void", invoice_id, {"invoice": invoice})

@@ -16,7 +16,12 @@ from typing import Any
 from sqlalchemy import Connection, Engine, and_, func, or_, select, update
 
 from billing.payments.provider import Busy, Faulted, Provider, Refused, Unanswered
-from billing.payments.tables import payment_objects, payment_outbox, top_ups
+from billing.payments.tables import (
+    payment_accounts,
+    payment_objects,
+    payment_outbox,
+    top_ups,
+)
 from billing.rows import insert_once
 from metering import clock
 from metering.database import snapshot, transaction
@@ -51,6 +56,21 @@ class Row:
         return f"dflash/{self.action}/{self.subject}/{self.generation}"
 
 
+@dataclass(frozen=True, slots=True)
+class OpenRow:
+    """A row that was not sent, as a person looks at it."""
+
+    seq: int
+    tenant_id: str
+    action: str
+    subject: str
+    state: str
+    attempts: int
+    created_at_us: int
+    next_try_at_us: int
+    error: str | None
+
+
 def enqueue(
     connection: Connection, tenant_id: str, action: str, subject: str, body: Mapping[str, Any]
 ) -> bool:
@@ -60,12 +80,7 @@ def enqueue(
     that an earlier row makes.
     """
     now = clock.now_us()
-    known = connection.scalar(
-        select(payment_outbox.c.seq).where(
-            payment_outbox.c.action == action, payment_outbox.c.subject == subject
-        )
-    )
-    if known is not None:
+    if is_queued(connection, action, subject):
         return False
     connection.execute(
         payment_outbox.insert().values(
@@ -83,6 +98,16 @@ def enqueue(
     return True
 
 
+def is_queued(connection: Connection, action: str, subject: str) -> bool:
+    """Whether this was ever queued, sent or not."""
+    known = connection.scalar(
+        select(payment_outbox.c.seq).where(
+            payment_outbox.c.action == action, payment_outbox.c.subject == subject
+        )
+    )
+    return known is not None
+
+
 def push(database: Engine, provider: Provider, limit: int = 1000) -> int:
     """Send what is due, each tenant's rows in their order; how many were sent.
 
@@ -97,6 +122,14 @@ def push(database: Engine, provider: Provider, limit: int = 1000) -> int:
         else:
             blocked.add(row.tenant_id)
     return sent
+
+
+def open_rows(connection: Connection, limit: int = 1000) -> list[OpenRow]:
+    """What waits or was refused, oldest first."""
+    names = (payment_outbox.c[name] for name in OpenRow.__slots__)
+    query = select(*names).where(payment_outbox.c.state != "sent")
+    rows = connection.execute(query.order_by(payment_outbox.c.seq).limit(limit))
+    return [OpenRow(*row) for row in rows]
 
 
 def retry(connection: Connection, seq: int) -> bool:
@@ -269,4 +302,9 @@ def _refused(database: Engine, row: Row, error: Exception) -> None:
         if row.action == "recharge":
             connection.execute(
                 update(top_ups).where(top_ups.c.id == row.subject).values(state="failed")
+            )
+            connection.execute(
+                update(payment_accounts)
+                .where(payment_accounts.c.tenant_id == row.tenant_id)
+                .values(recharge_failed=True)
             )

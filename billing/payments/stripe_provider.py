@@ -31,12 +31,13 @@ API_VERSION = "2026-10-28.endive"
 SUBJECT = "dflash_id"  # the key of our id in metadata
 SIGNATURE_TOLERANCE_S = 300
 TIMEOUT_S = 20
+CLOCKS_DIFFER_S = 3600
 _FINALISED = ("open", "paid", "void", "uncollectible")
 _ENDED = {"won": "won", "lost": "lost"}
 
 
 class StripeProvider:
-    """Stripe under one key. Safe to use from one thread at a time."""
+    """Stripe under one key. May be used from several threads."""
 
     def __init__(
         self, api_key: str, *, webhook_secrets: Sequence[str] = (), api_base: str | None = None
@@ -246,7 +247,7 @@ class StripeProvider:
             return found.id if found.status in done else None
         listed: Any
         if action == "customer":
-            since: Any = {"created": {"gte": since_us // 10**6 - 60}}
+            since: Any = {"created": {"gte": since_us // 10**6 - CLOCKS_DIFFER_S}}
             listed = self._client.v1.customers.list(since)
         elif action == "item":
             listed = self._client.v1.invoice_items.list({"invoice": body["invoice"]})

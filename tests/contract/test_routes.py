@@ -14,7 +14,10 @@ from api.app import create_app
 from api.roles import Scope
 from api.settings import Settings
 
-PUBLIC = {"/health", "/ready", "/metrics", "/receipt-keys", "/problems", "/problems/{code}"}
+PUBLIC = {
+    *("/health", "/ready", "/metrics", "/receipt-keys", "/problems", "/problems/{code}"),
+    "/webhooks/stripe",  # which looks at signatures instead
+}
 ELSEWHERE = ("/docs", "/dashboard")  # open documentation; pages with a door of their own
 
 

@@ -239,7 +239,9 @@ class Stripe:
             self.__init__()  # type: ignore[misc]
             self.lock = lock
         elif action == "clock":
-            self.shift_s += params["advance_s"]
+            if "at_s" in params:
+                self.shift_s = params["at_s"] - time.time()
+            self.shift_s += params.get("advance_s", 0)
         elif action == "faults":
             self.faults = list(params["faults"])
         elif action == "decline":

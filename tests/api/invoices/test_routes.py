@@ -32,7 +32,7 @@ def house(sqlite_database: Engine, held_clock: HeldClock, tmp_path: Path) -> Hou
     house = make_house(sqlite_database)
     desk.fund(house.tenant_id)
     held_clock.advance(3600)
-    desk.settle(house.tenant_id, house.key_ids[Role.DEVELOPER], "req_1", *[unit(30_000)])
+    desk.settle(house.tenant_id, house.key_ids[Role.DEVELOPER], "req_1", unit(3_000_000))
     with transaction(sqlite_database) as connection:
         parties.set_customer(
             connection, house.tenant_id, parties.Customer("Acme", tax_percent=Decimal(100))

@@ -18,13 +18,14 @@ HOUR_US = 3600 * 10**6
 FAULTS = ("429", "500", "500 after", "drop", "drop after")
 
 
-def issue(month: Month) -> str:
+def issue(month: Month, stripe: StripeProcess) -> str:
     """Issue an invoice over 4.00 and tax, all of it due, and queue it in the same transaction."""
     month.terms("ten_1", name="Acme", tax_percent=25)
     when = at("2026-11-10 12:00")
     charged = month.serve("req_1", ended_us=when, tokens=999_995)
     month.on_account("req_1", "ten_1", charged, at_us=when)
     month.now_us = at("2026-12-04 00:00")
+    stripe.act("clock", at_s=month.now_us / 10**6)
 
     def queue(connection: Connection, invoice_id: str) -> None:
         assert collection.collect(connection, invoice_id) is True
@@ -57,7 +58,7 @@ def open_rows(month: Month) -> list[tuple[str, str]]:
 
 def is_whole(month: Month, stripe: StripeProcess, invoice_id: str) -> None:
     """There is exactly one of everything at Stripe, and it says what our invoice says."""
-    assert stripe.counts() == {"customer": 1, "invoice": 1, "invoiceitem": 3}
+    assert stripe.counts() == {"customer": 1, "invoice": 1, "invoiceitem": 2}
     theirs, ours = stripe.one("invoice"), month.invoice(invoice_id)
     assert theirs["status"] == "open"
     assert theirs["amount_due"] == ours.row.due_minor == 500
@@ -67,26 +68,26 @@ def is_whole(month: Month, stripe: StripeProcess, invoice_id: str) -> None:
 
 
 def test_a_final_invoice_is_pushed_as_it_is(month: Month, stripe: StripeProcess) -> None:
-    invoice_id = issue(month)
-    assert outbox.push(month.database, stripe.provider) == 6
+    invoice_id = issue(month, stripe)
+    assert outbox.push(month.database, stripe.provider) == 5
     is_whole(month, stripe, invoice_id)
     assert outbox.push(month.database, stripe.provider) == 0
-    assert stripe.state()["posts"] == 6
+    assert stripe.state()["posts"] == 5
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("place", [0, 1, 3, 5])
+@pytest.mark.parametrize("place", [1, 4])
 def test_a_fault_anywhere_has_one_effect_at_stripe(
     month: Month, stripe: StripeProcess, fault: str, place: int
 ) -> None:
-    invoice_id = issue(month)
+    invoice_id = issue(month, stripe)
     stripe.act("faults", faults=[""] * place + [fault])
     push_all(month, stripe)
     is_whole(month, stripe, invoice_id)
 
 
 def test_faults_one_after_another_have_one_effect(month: Month, stripe: StripeProcess) -> None:
-    invoice_id = issue(month)
+    invoice_id = issue(month, stripe)
     stripe.act("faults", faults=[*FAULTS, *FAULTS, *FAULTS])
     push_all(month, stripe)
     is_whole(month, stripe, invoice_id)
@@ -95,18 +96,19 @@ def test_faults_one_after_another_have_one_effect(month: Month, stripe: StripePr
 def test_an_answer_lost_for_longer_than_stripe_remembers_is_looked_up_not_sent_again(
     month: Month, stripe: StripeProcess
 ) -> None:
-    invoice_id = issue(month)
-    for place in range(6):
+    invoice_id = issue(month, stripe)
+    for place in range(5):
         # The effect happens, the answer is lost, and a day and a half goes by.
         stripe.act("faults", faults=["drop after"])
         outbox.push(month.database, stripe.provider)
-        assert len(open_rows(month)) == 6 - place
+        assert len(open_rows(month)) == 5 - place
         month.now_us += 36 * HOUR_US
         stripe.act("clock", advance_s=36 * 3600)
         posts = stripe.state()["posts"]
         stripe.act("faults", faults=["429"])
         outbox.push(month.database, stripe.provider)
         assert stripe.state()["posts"] <= posts + 1  # the lost one itself was only looked up
+        month.now_us += HOUR_US
     push_all(month, stripe)
     is_whole(month, stripe, invoice_id)
 
@@ -144,7 +146,7 @@ def test_what_stripe_refuses_waits_for_a_person_and_goes_out_again_under_another
 
 
 def test_queueing_the_same_again_queues_nothing(month: Month, stripe: StripeProcess) -> None:
-    invoice_id = issue(month)
+    invoice_id = issue(month, stripe)
     with transaction(month.database) as connection:
         assert collection.collect(connection, invoice_id) is False
         assert collection.enrol(connection, "ten_1", "other@acme.example", "USD") is False
@@ -153,7 +155,7 @@ def test_queueing_the_same_again_queues_nothing(month: Month, stripe: StripeProc
 
 
 def test_a_voided_invoice_is_voided_there_too(month: Month, stripe: StripeProcess) -> None:
-    invoice_id = issue(month)
+    invoice_id = issue(month, stripe)
     with transaction(month.database) as connection:
         issuing.void(connection, invoice_id)
         collection.withdraw(connection, invoice_id)

@@ -1,4 +1,4 @@
-"""Webhooks: verified, once each, in any order; and the top-ups, refunds and disputes they tell of."""
+"""Webhooks: verified, once each, in any order; and what they tell of top-ups and disputes."""
 
 from __future__ import annotations
 
