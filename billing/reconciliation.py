@@ -1,4 +1,4 @@
-"""Do all books tell the same story? Engine = events = summaries = lines = ledger = receipts.
+"""Do all books tell the same story? Engine, events, summaries, lines, ledger, receipts, invoices.
 
 Reads one state of the database and changes nothing. Every figure is had twice, by different ways,
 and each pair that differs is named. An empty list of differences is the proof.
@@ -13,6 +13,7 @@ from functools import cache
 from sqlalchemy import Connection, func, select
 
 from billing import catalogue, request_checks, signing
+from billing.invoices import checks
 from billing.ledger.accounts import NEVER_NEGATIVE, AccountKind
 from billing.ledger.holds import HoldState
 from billing.request_checks import Difference
@@ -78,6 +79,7 @@ def reconcile(connection: Connection) -> Reconciliation:
     differences += _engine(connection, totals)
     differences += _projections(connection)
     differences += _open(connection)
+    differences += checks.check(connection)
     return Reconciliation(tuple(differences), totals)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, func, insert, select
+from sqlalchemy import Connection, Engine, event, func, insert, select
 
 from billing import catalogue, periods, tariffs
 from billing.invoices import closing
@@ -59,6 +59,7 @@ def measure(
 def _measure(database: Engine, requests: int, tenants: int, lines: int) -> dict[str, Any]:
     read_s = _timed(lambda: _read_all(database))
     probe = _Probe(database)
+    held_ms = _watch_locks(database)
     memory_before = _memory_mib()
     issued = 0
 
@@ -82,12 +83,33 @@ def _measure(database: Engine, requests: int, tenants: int, lines: int) -> dict[
         "close_s": round(close_s, 3),
         "close_to_read_ratio": round(close_s / read_s, 2),
         "requests_per_s": round(requests / close_s),
+        "lock_held_max_ms": round(max(held_ms), 1),
         "writer_waits": len(waits_ms),
         "writer_wait_p99_ms": round(waits_ms[int(len(waits_ms) * 0.99)], 1) if waits_ms else None,
         "writer_wait_max_ms": round(waits_ms[-1], 1) if waits_ms else None,
         "memory_mib_max": round(_memory_mib()),
         "memory_mib_before": round(memory_before),
     }
+
+
+def _watch_locks(database: Engine) -> list[float]:
+    """From now on, how long each write transaction of this thread works under its lock."""
+    held_ms: list[float] = []
+    here = threading.get_ident()
+    began = [0.0]
+
+    def begin(connection: Connection) -> None:
+        if threading.get_ident() == here:
+            began[0] = time.perf_counter()
+
+    def commit(connection: Connection) -> None:
+        # Called before the commit, whose sync is the disk's and not in this figure.
+        if threading.get_ident() == here and connection.get_execution_options().get("dflash_write"):
+            held_ms.append((time.perf_counter() - began[0]) * 1000)
+
+    event.listen(database, "begin", begin)
+    event.listen(database, "commit", commit)
+    return held_ms
 
 
 class _Probe:
