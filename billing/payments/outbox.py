@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Engine, and_, func, or_, select, update
+from sqlalchemy import Connection, Engine, and_, func, or_, select, true, update
 
 from billing.payments.provider import Busy, Faulted, Provider, Refused, Unanswered
 from billing.payments.tables import (
@@ -108,15 +108,14 @@ def is_queued(connection: Connection, action: str, subject: str) -> bool:
     return known is not None
 
 
-def push(database: Engine, provider: Provider, limit: int = 1000) -> int:
-    """Send what is due, each tenant's rows in their order; how many were sent.
+def push(database: Engine, provider: Provider, tenant_id: str | None = None) -> int:
+    """Send what is due, of one tenant or of all, in each tenant's order; how many rows were sent.
 
-    One pusher at a time per database: the gateway's, or `dflash payments push`. Two would be held
-    apart by the idempotency keys, and only waste requests.
+    Two that push at once are held apart by the idempotency keys, and only waste requests.
     """
     sent = 0
     blocked: set[str] = set()
-    while sent < limit and (row := _next(database, blocked)) is not None:
+    while (row := _next(database, tenant_id, blocked)) is not None:
         if _send(database, provider, row):
             sent += 1
         else:
@@ -176,7 +175,7 @@ def remember(connection: Connection, kind: str, subject: str, provider_id: str) 
     )
 
 
-def _next(database: Engine, blocked: set[str]) -> Row | None:
+def _next(database: Engine, tenant_id: str | None, blocked: set[str]) -> Row | None:
     """The oldest open row of a tenant that is not blocked, if it is due."""
     outbox = payment_outbox.c
     first = (
@@ -198,6 +197,7 @@ def _next(database: Engine, blocked: set[str]) -> Row | None:
                 outbox.state == "waiting",
                 outbox.next_try_at_us <= clock.now_us(),
                 outbox.tenant_id.not_in(blocked),
+                true() if tenant_id is None else outbox.tenant_id == tenant_id,
             )
             .order_by(outbox.seq)
             .limit(1)
@@ -247,8 +247,7 @@ def _send(database: Engine, provider: Provider, row: Row) -> bool:
         if row.look_first:
             found = provider.find(row.action, row.subject, row.body, row.first_tried_at_us or now)
             if found is None:
-                _again(database, row, generation=row.generation + 1)
-                return True
+                return _send(database, provider, _anew(database, row))
         else:
             found = provider.do(row.action, row.subject, row.body, row.key)
     except (Unanswered, Busy) as error:
@@ -272,14 +271,16 @@ def _send(database: Engine, provider: Provider, row: Row) -> bool:
     return True
 
 
-def _again(database: Engine, row: Row, generation: int) -> None:
-    """It was certainly never done: begin anew."""
+def _anew(database: Engine, row: Row) -> Row:
+    """It was certainly never done: the row under its next key."""
+    generation = row.generation + 1
     with transaction(database) as connection:
         connection.execute(
             update(payment_outbox)
             .where(payment_outbox.c.seq == row.seq)
             .values(generation=generation, first_tried_at_us=None, error=None)
         )
+    return replace(row, generation=generation, first_tried_at_us=None, look_first=False)
 
 
 def _later(database: Engine, row: Row, kind: str, error: Exception) -> None:

@@ -63,7 +63,7 @@ def begin(
     """
     if amount_minor <= 0:
         raise InvalidAmount("a top-up is above zero")
-    outbox.push(database, provider)  # the customer has to be there
+    outbox.push(database, provider, tenant_id)  # the customer has to be there
     with transaction(database) as connection:
         currency = currency_of(connection, tenant_id)
         if collection.account(connection, tenant_id) is None:
