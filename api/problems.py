@@ -102,6 +102,9 @@ TABLE: Mapping[type[Exception], Problem] = {
     billing_errors.ProviderRefused: Problem(
         502, "payment_provider_refused", "The payment provider will not do this", False
     ),
+    billing_errors.CannotAudit: Problem(
+        409, "cannot_audit", "This receipt's work can't be done again"
+    ),
     # the gateway itself
     api_errors.ApiError: INTERNAL,
     api_errors.InvalidParameter: INVALID_PARAMETER,
@@ -118,6 +121,8 @@ TABLE: Mapping[type[Exception], Problem] = {
     api_errors.NotFound: NOT_FOUND,
     api_errors.Conflict: Problem(409, "conflict", "Things as they stand don't allow this"),
     api_errors.RateLimited: Problem(429, "rate_limited", "Too many requests"),
+    api_errors.AuditBusy: Problem(503, "audit_busy", "Another audit is running; try again"),
+    api_errors.AuditFailed: INTERNAL,
     api_errors.InvalidIdempotencyKey: Problem(
         400, "invalid_idempotency_key", "The Idempotency-Key is not valid"
     ),

@@ -148,3 +148,7 @@ class ProviderFailed(BillingError):
 
 class ProviderRefused(BillingError):
     """The payment provider answered that it will not do this, and did nothing."""
+
+
+class CannotAudit(BillingError):
+    """The work can't be done again: content erased, another model, a request still running."""
