@@ -92,14 +92,10 @@ def correct(
                 raise InvoiceConflict(f"{label} is not closed: close it instead")
             number = 1 + _corrections(connection, tenant_id, label)
             draft = drafting.correction(connection, tenant_id, period, number)
-        if draft.is_empty:
-            return Closed(tenant_id, Outcome.NOTHING, None, draft)
         with transaction(database) as connection:
             lock_tenant(connection, tenant_id, draft.currency)
             if drafting.standing(connection, tenant_id) == draft.standing:
-                invoice_id = issuing.issue(connection, draft)
-                witness(connection, invoice_id)
-                return Closed(tenant_id, Outcome.ISSUED, invoice_id, draft)
+                return _issue(connection, draft, witness)
     raise InvoiceConflict(f"{tenant_id}'s invoices keep changing; try again")
 
 
@@ -140,13 +136,20 @@ def _close(database: Engine, tenant_id: str, label: str, grace_us: int, witness:
                 continue  # another close was faster: look again
             if not final:
                 return Closed(tenant_id, Outcome.DRAFTED, issuing.store(connection, draft), draft)
-            invoice_id = None if draft.is_empty else issuing.issue(connection, draft)
-            if invoice_id is not None:
-                witness(connection, invoice_id)
             closed_periods.close(connection, tenant_id, label, now)
-            outcome = Outcome.NOTHING if invoice_id is None else Outcome.ISSUED
-            return Closed(tenant_id, outcome, invoice_id, draft)
+            return _issue(connection, draft, witness)
     raise InvoiceConflict(f"{tenant_id}'s invoices keep changing; try again")
+
+
+def _issue(connection: Connection, draft: Draft, witness: Witness) -> Closed:
+    """Issue a draft, unless there is nothing in it; either way its periods were looked at."""
+    seen = [(part.period.label, part.late) for part in draft.parts]
+    closed_periods.looked_at(connection, draft.tenant_id, seen)
+    if draft.is_empty:
+        return Closed(draft.tenant_id, Outcome.NOTHING, None, draft)
+    invoice_id = issuing.issue(connection, draft)
+    witness(connection, invoice_id)
+    return Closed(draft.tenant_id, Outcome.ISSUED, invoice_id, draft)
 
 
 def _corrections(connection: Connection, tenant_id: str, label: str) -> int:

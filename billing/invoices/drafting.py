@@ -83,15 +83,13 @@ class Draft:
     tax_minor: int
     credit_minor: int
     due_minor: int
-    returned_nano: int
+    owed_nano: int  # what the due was rounded from; negative goes back into credit
     standing: int  # invoices of the tenant, and voids among them, that this took into account
 
     @property
-    def owed_nano(self) -> int:
-        """What is left to pay, exact; negative goes back into credit."""
-        prices = sum(line.amount_nano for line in self.lines if line.kind == "period")
-        accrued = sum(part.accrued_nano for part in self.parts)
-        return accrued + prices + self.tax_minor * self.minor_nano
+    def returned_nano(self) -> int:
+        """What goes back into credit, to the nano."""
+        return max(-self.owed_nano, 0)
 
     @property
     def total_minor(self) -> int:
@@ -192,7 +190,7 @@ def _drafted(
         tax_minor=tax,
         credit_minor=credit,
         due_minor=due,
-        returned_nano=max(-owed, 0),
+        owed_nano=owed,
         standing=standing(connection, tenant_id),
     )
 

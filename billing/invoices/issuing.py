@@ -21,6 +21,7 @@ from billing.money import plain
 from metering import clock
 
 DAY_US = 86_400 * 10**6
+MANUAL = "manual"  # the method of payments that came outside a provider
 OPEN_STATES = ("final", "uncollectible")
 
 
@@ -58,8 +59,6 @@ def issue(connection: Connection, draft: Draft) -> str:
         )
     )
     books.issued(connection, invoice_id, draft)
-    seen = [(part.period.label, part.late) for part in draft.parts]
-    closed_periods.looked_at(connection, draft.tenant_id, seen)
     return invoice_id
 
 
@@ -131,19 +130,19 @@ def pay(
         return False
     if amount_minor <= 0:
         raise InvoiceConflict("a payment is above zero")
-    if row["state"] in ("draft", "void"):
+    # What a provider took in is ours to keep in any case: of a void invoice it goes into credit.
+    if row["state"] == "draft" or (row["state"] == "void" and method == MANUAL):
         raise InvoiceConflict(f"a {row['state']} invoice takes no payment")
     left = remaining(connection, row)
     settled = min(left, amount_minor)
-    given_up = row["state"] == "uncollectible"
     now = clock.now_us()
     books.paid(
         connection,
         payment_id=payment_id,
         tenant_id=row["tenant_id"],
         currency=row["currency"],
-        by_provider=method != "manual",
-        settles=AccountKind.WRITE_OFF if given_up else AccountKind.RECEIVABLE,
+        by_provider=method != MANUAL,
+        settles=_owed_by(row),
         settled_nano=settled * row["minor_nano"],
         surplus_nano=(amount_minor - settled) * row["minor_nano"],
         at_us=now,
@@ -179,8 +178,8 @@ def take_back(
         payment_id=payment_id,
         tenant_id=row["tenant_id"],
         currency=row["currency"],
-        by_provider=method != "manual",
-        settles=AccountKind.RECEIVABLE,
+        by_provider=method != MANUAL,
+        settles=_owed_by(row),
         settled_nano=-(amount_minor - surplus) * minor,
         surplus_nano=-(surplus * minor - lost),
         lost_nano=lost,
@@ -232,6 +231,12 @@ def settle_if_nothing_is_left(connection: Connection, row: dict[str, Any]) -> No
     """Mark an open invoice paid once payments and credit notes cover it."""
     if row["state"] in OPEN_STATES and remaining(connection, row) == 0:
         _resolve(connection, row["id"], "paid")
+
+
+def _owed_by(row: dict[str, Any]) -> AccountKind:
+    """Where what is left of an invoice stands."""
+    given_up = row["state"] == "uncollectible"
+    return AccountKind.WRITE_OFF if given_up else AccountKind.RECEIVABLE
 
 
 def _surplus(connection: Connection, row: dict[str, Any]) -> int:

@@ -18,7 +18,7 @@ from billing.errors import (
     PaymentsDisabled,
     ProviderFailed,
 )
-from billing.invoices import closing
+from billing.invoices import closing, issuing
 from billing.payments import collection, outbox, top_ups, webhooks
 from billing.payments.tables import payment_webhooks
 from billing.payments.tables import top_ups as top_ups_table
@@ -202,6 +202,19 @@ def test_a_lost_dispute_opens_the_invoice_again(month: Month, stripe: StripeProc
     deliver(month, stripe)
     assert month.invoice(invoice_id).remaining_minor == 400
     assert ledger(month)["receivable"] == -4 * 10**9
+
+
+def test_what_was_paid_for_a_void_invoice_is_kept_as_credit(
+    month: Month, stripe: StripeProcess
+) -> None:
+    invoice_id, theirs = pushed(month, stripe)
+    with transaction(month.database) as connection:
+        issuing.void(connection, invoice_id)
+    stripe.act("pay", invoice=theirs)
+    before = credit(month)
+    deliver(month, stripe)
+    assert credit(month) - before == 400
+    assert month.invoice(invoice_id).row.state == "void"
 
 
 def test_the_same_reference_opens_the_same_page(month: Month, stripe: StripeProcess) -> None:
