@@ -44,6 +44,7 @@ class Outcome(StrEnum):
     DRAFTED = "drafted"  # the grace is not over
     NOTHING = "nothing to bill"
     BEFORE = "closed before"
+    RUNNING = "not over yet"  # where this tenant lives
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ def close(
     """Close a period for one tenant or for all, one after the other, yielding each.
 
     Until the grace is over it keeps drafts; after it, it issues. Closing again goes on where it
-    was, and changes nothing that was issued. Raises InvalidPeriod for a period that is not over.
+    was, and changes nothing that was issued. Raises InvalidPeriod for what is no period, and where
+    the one tenant that is asked for has not come to its end.
     """
     with snapshot(database) as connection:
         grace_us = parties.issuer(connection).grace_us
@@ -75,7 +77,10 @@ def close(
     if tenant_id is not None and not chosen:
         raise UnknownTenant(f"no tenant {tenant_id!r}")
     for each in chosen:
-        yield _close(database, each, label, grace_us, witness)
+        closed = _close(database, each, label, grace_us, witness)
+        if tenant_id is not None and closed.outcome is Outcome.RUNNING:
+            raise InvalidPeriod(f"{label} is not over yet where {tenant_id} lives")
+        yield closed
 
 
 def correct(
@@ -120,7 +125,7 @@ def _close(database: Engine, tenant_id: str, label: str, grace_us: int, witness:
                 return Closed(tenant_id, Outcome.BEFORE, None, None)
         now = clock.now_us()
         if now < period.end_us:
-            raise InvalidPeriod(f"{label} is not over yet in {period.time_zone}")
+            return Closed(tenant_id, Outcome.RUNNING, None, None)
         final = now >= period.end_us + grace_us
         if final:
             with transaction(database) as connection:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 
 import pytest
+from billing_cases import tariff
 from billing_world import add_tenant, balances, books_balance
 from invoice_world import DAY_US, HOUR_US, Month, at, per_service_period, priced
 from sqlalchemy import text, update
@@ -143,6 +145,21 @@ def test_period_prices_are_rated_over_all_usage_however_late_it_came(month: Mont
     assert per_service_period([month.invoice(closed.invoice_id)]) == {"2026-11": late + more}
 
 
+def test_quantities_with_decimals_are_added_up_exactly(month: Month) -> None:
+    with transaction(month.database) as connection:
+        information = {"per_million": "1", "cap_bits_per_token": "16"}
+        catalogue.publish(connection, tariff(information=information), at("2026-11-01 00:00") + 1)
+    month.now_us = at("2026-11-02 00:00")
+    parts = [1, 333_333, 7_000_001, 999_999, 12_345_678_901]
+    for number, ubits in enumerate(parts):
+        when = at("2026-11-10 12:00")
+        month.serve(f"req_{number}", ended_us=when, information_ubits=ubits)
+    after_grace(month)
+    (line, _) = month.issued("2026-11").lines
+    assert line.component == "information"
+    assert Decimal(line.quantity) == Decimal(sum(parts)) / 10**6
+
+
 def test_closing_again_issues_nothing_again(month: Month) -> None:
     month.serve("req_1", ended_us=at("2026-11-10 12:00"))
     after_grace(month)
@@ -194,7 +211,8 @@ def test_a_month_is_not_closed_before_it_is_over_where_the_tenant_lives(month: M
         tenants.change(connection, "ten_1", time_zone="America/New_York")
     month.now_us = at("2026-12-01 04:59")
     with pytest.raises(InvalidPeriod):
-        month.close("2026-11")
+        month.close("2026-11", "ten_1")
+    assert [closed.outcome for closed in month.close("2026-11")] == [Outcome.RUNNING]
     month.now_us = at("2026-12-01 05:00")
     assert [closed.outcome for closed in month.close("2026-11")] == [Outcome.NOTHING]
 
