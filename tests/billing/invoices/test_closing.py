@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
+import msgspec
 import pytest
 from billing_cases import tariff
 from billing_world import add_tenant, balances, books_balance
@@ -146,16 +147,16 @@ def test_period_prices_are_rated_over_all_usage_however_late_it_came(month: Mont
 
 
 def test_quantities_with_decimals_are_added_up_exactly(month: Month) -> None:
+    information = {"per_million": "1", "cap_bits_per_token": "16000"}
+    bits = msgspec.structs.replace(tariff(information=information), name="bits")
     with transaction(month.database) as connection:
-        information = {"per_million": "1", "cap_bits_per_token": "16"}
-        catalogue.publish(connection, tariff(information=information), at("2026-11-01 00:00") + 1)
-    month.now_us = at("2026-11-02 00:00")
+        add_tenant(connection, "ten_2", credit="100", pays=bits)
     parts = [1, 333_333, 7_000_001, 999_999, 12_345_678_901]
     for number, ubits in enumerate(parts):
         when = at("2026-11-10 12:00")
-        month.serve(f"req_{number}", ended_us=when, information_ubits=ubits)
+        month.serve(f"req_{number}", "ten_2", ended_us=when, information_ubits=ubits)
     after_grace(month)
-    (line, _) = month.issued("2026-11").lines
+    line = month.issued("2026-11", "ten_2").lines[0]
     assert line.component == "information"
     assert Decimal(line.quantity) == Decimal(sum(parts)) / 10**6
 
