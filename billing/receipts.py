@@ -24,7 +24,7 @@ from billing.receipt_documents import (
 from billing.rows import insert_once
 from billing.signing import ALGORITHM, Signer, public_keys
 from billing.tables import adjustments as adjustments_table
-from billing.tables import receipts
+from billing.tables import rated_lines, receipts
 from billing.verification import VerifiedReceipt, verify, verify_adjustment
 from engine.records import EngineInfo
 from metering import clock
@@ -130,7 +130,15 @@ def adjust(
             "created_at_us": now,
         },
     ):
-        closed_periods.note(connection, cited.tenant_id, now)
+        # Of the period of its request, which may be closed.
+        ended_at_us = connection.scalar(
+            select(rated_lines.c.event_time_us)
+            .where(rated_lines.c.request_id == request_id)
+            .limit(1)
+        )
+        closed_periods.note(
+            connection, cited.tenant_id, now if ended_at_us is None else ended_at_us
+        )
 
 
 def receipt(

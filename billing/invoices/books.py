@@ -184,6 +184,7 @@ def _issued(invoice_id: str, draft: Draft) -> Iterator[Transfer]:
     for part in draft.parts:
         label, kind = part.period.label, TransferKind.INVOICE
         prices = sum(line.amount_nano for line in part.lines if line.kind == "period")
+        # Named as `usage.accrued` looks for it.
         yield move(f"accrued/{label}", kind, K.ACCRUED, part.accrued_nano, part.period)
         yield move(f"period/{label}", kind, K.EARNINGS, prices, part.period)
     tax = draft.tax_minor * draft.minor_nano

@@ -20,7 +20,7 @@ from sqlalchemy import (
     text,
 )
 
-from billing.tables import adjustments, metadata, tariff_versions, transfers
+from billing.tables import adjustments, metadata, tariff_versions
 from metering.tables import Id, tenants
 
 # One row for each period of a tenant that was closed, from the moment on when what still arrives
@@ -171,6 +171,4 @@ invoice_customers = Table(
 )
 
 # What a close reads beside the rated lines.
-Index("ix_adjustments_tenant_time", adjustments.c.tenant_id, adjustments.c.created_at_us)
-Index("ix_transfers_debit_time", transfers.c.debit_account_id, transfers.c.event_time_us)
-Index("ix_transfers_credit_time", transfers.c.credit_account_id, transfers.c.event_time_us)
+Index("ix_adjustments_tenant", adjustments.c.tenant_id)

@@ -27,10 +27,11 @@ from sqlalchemy import (
 )
 
 from billing.invoices.period_models import Charged, from_millionths
+from billing.invoices.tables import invoices
 from billing.ledger.accounts import Account, AccountKind
 from billing.periods import Period
 from billing.rating import Component
-from billing.tables import adjustments, rated_lines, transfers
+from billing.tables import accounts, adjustments, rated_lines, transfers
 from metering.events import EnergyClass, RequestStatus
 from metering.tables import request_summaries, requests
 
@@ -53,7 +54,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Adjusted:
-    """Refunds and fees given back within a period."""
+    """Refunds and review fees given back."""
 
     count: int
     amount_nano: int  # negative: given back
@@ -143,8 +144,7 @@ def measured(connection: Connection, tenant_id: str, period: Period) -> dict[str
         .join(requests, requests.c.id == summary.request_id)
         .where(
             summary.tenant_id == tenant_id,
-            summary.ended_at_us >= period.start_us,
-            summary.ended_at_us < period.end_us,
+            _ended_in(period),
             summary.status != RequestStatus.REFUSED,
             requests.c.test_mode.is_(False),
         )
@@ -160,33 +160,62 @@ def measured(connection: Connection, tenant_id: str, period: Period) -> dict[str
 
 
 def adjusted(connection: Connection, tenant_id: str, period: Period) -> Adjusted:
-    """Adjustments made in the period: they belong to the day on which they were decided."""
-    made = adjustments.c.created_at_us
+    """What was given back, whenever it was decided, of requests that ended in the period."""
     count, amount = connection.execute(
-        select(func.count(), func.coalesce(func.sum(adjustments.c.amount_nano), 0)).where(
-            adjustments.c.tenant_id == tenant_id, made >= period.start_us, made < period.end_us
-        )
+        select(func.count(), func.coalesce(func.sum(adjustments.c.amount_nano), 0))
+        .join(request_summaries, request_summaries.c.request_id == adjustments.c.request_id)
+        .where(adjustments.c.tenant_id == tenant_id, _ended_in(period))
     ).one()
     return Adjusted(count, int(amount))
 
 
 def accrued(connection: Connection, tenant_id: str, currency: str, period: Period) -> int:
-    """What the period's usage still owes: booked as accrued, and on no invoice yet."""
+    """What the period's requests still owe: accrued for them, and on no invoice yet.
+
+    A request's transfers count with its period, whenever they were booked, so that what a live
+    request has reserved is in none.
+    """
     account = Account(tenant_id, AccountKind.ACCRUED, currency).id
+    if connection.scalar(select(accounts.c.id).where(accounts.c.id == account)) is None:
+        return 0
+    left = func.coalesce(func.sum(_left(account)), 0)
+    used = connection.scalar(
+        select(left)
+        .select_from(request_summaries)
+        .join(transfers, transfers.c.request_id == request_summaries.c.request_id)
+        .where(request_summaries.c.tenant_id == tenant_id, _ended_in(period))
+    )
+    issued = connection.scalars(
+        select(invoices.c.id).where(invoices.c.tenant_id == tenant_id, invoices.c.state != "draft")
+    )
+    names = [
+        name
+        for invoice_id in issued
+        for name in accrual_names(f"invoice/{invoice_id}", period.label)
+    ]
+    invoiced = connection.scalar(select(left).where(transfers.c.id.in_(names)))
+    return int(used or 0) + int(invoiced or 0)
 
-    def booked(column: Column[str]) -> int:
-        total = connection.scalar(
-            select(func.coalesce(func.sum(transfers.c.amount_nano), 0)).where(
-                and_(
-                    column == account,
-                    transfers.c.event_time_us >= period.start_us,
-                    transfers.c.event_time_us < period.end_us,
-                )
-            )
-        )
-        return int(total or 0)
 
-    return booked(transfers.c.debit_account_id) - booked(transfers.c.credit_account_id)
+def accrual_names(cause: str, label: str) -> tuple[str, str]:
+    """The ids under which an invoice takes a period's accrued usage over, and gives it back."""
+    name = f"{cause}/accrued/{label}"
+    return name, f"{name}/void"
+
+
+def _left(account: str) -> ColumnElement[Any]:
+    """What a transfer took out of an account; negative where it came in."""
+    amount = transfers.c.amount_nano
+    return case(
+        (transfers.c.debit_account_id == account, amount),
+        (transfers.c.credit_account_id == account, -amount),
+        else_=0,
+    )
+
+
+def _ended_in(period: Period) -> ColumnElement[bool]:
+    ended = request_summaries.c.ended_at_us
+    return and_(ended >= period.start_us, ended < period.end_us)
 
 
 def _millionths(connection: Connection, quantity: Column[str]) -> ColumnElement[Any]:

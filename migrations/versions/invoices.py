@@ -192,18 +192,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_invoice_payments"),
     )
     op.create_index("ix_invoice_payments_invoice", "invoice_payments", ["invoice_id"], unique=False)
-    op.create_index(
-        "ix_adjustments_tenant_time", "adjustments", ["tenant_id", "created_at_us"], unique=False
-    )
-    op.create_index(
-        "ix_transfers_credit_time",
-        "transfers",
-        ["credit_account_id", "event_time_us"],
-        unique=False,
-    )
-    op.create_index(
-        "ix_transfers_debit_time", "transfers", ["debit_account_id", "event_time_us"], unique=False
-    )
+    op.create_index("ix_adjustments_tenant", "adjustments", ["tenant_id"], unique=False)
     connection = op.get_bind()
     for statement in triggers.create(connection.dialect.name):
         connection.exec_driver_sql(statement)
@@ -214,9 +203,7 @@ def downgrade() -> None:
     connection = op.get_bind()
     for statement in triggers.drop(connection.dialect.name):
         connection.exec_driver_sql(statement)
-    op.drop_index("ix_transfers_debit_time", table_name="transfers")
-    op.drop_index("ix_transfers_credit_time", table_name="transfers")
-    op.drop_index("ix_adjustments_tenant_time", table_name="adjustments")
+    op.drop_index("ix_adjustments_tenant", table_name="adjustments")
     op.drop_index("ix_invoice_payments_invoice", table_name="invoice_payments")
     op.drop_table("invoice_payments")
     op.drop_index("ix_invoice_lines_tenant_period", table_name="invoice_lines")

@@ -14,11 +14,13 @@ from sqlalchemy import text, update
 from sqlalchemy.exc import DatabaseError
 
 from api import tenants
-from billing import catalogue
+from billing import catalogue, receipts
 from billing.errors import InvalidPeriod, InvoiceConflict
 from billing.invoices import closing, queries
 from billing.invoices.closing import Outcome
+from billing.ledger.accounts import Account, AccountKind
 from billing.ledger.balances import balance
+from billing.ledger.posting import Transfer, TransferKind, post
 from billing.money import parse_nano
 from metering.database import snapshot, transaction
 from metering.tables import tenants as tenants_table
@@ -115,6 +117,41 @@ def test_what_came_late_can_be_billed_at_once_by_invoices_of_corrections(month: 
     kinds = {invoice.row.kind for invoice in month.standing()}
     assert kinds == {"period", *expected}
     assert closing.correct(month.database, "2026-11", "ten_1").outcome is Outcome.NOTHING
+
+
+def test_a_refund_after_the_close_corrects_the_month_of_its_request(month: Month) -> None:
+    when = at("2026-11-10 12:00")
+    charged = month.serve("req_1", ended_us=when, tokens=10_000)
+    month.on_account("req_1", "ten_1", charged, at_us=when)
+    after_grace(month)
+    november = month.issued("2026-11")
+    with transaction(month.database) as connection:
+        receipts.adjust(
+            connection,
+            month.settlement._signer,
+            adjustment_id="adj_1",
+            request_id="req_1",
+            reason="goodwill",
+            amount_nano=-charged,
+            review={},
+        )
+        accounts = (
+            Account("ten_1", AccountKind.EARNINGS, "USD"),
+            Account("ten_1", AccountKind.ACCRUED, "USD"),
+        )
+        refund = Transfer(
+            "req_1/refund", TransferKind.REFUND, *accounts, charged, month.now_us, "req_1"
+        )
+        post(connection, "req_1/refund", [refund])
+    with snapshot(month.database) as connection:
+        before = balance(connection, "ten_1").available_nano
+    month.now_us = at("2027-01-04 00:00")
+    december = month.issued("2026-12")
+    assert per_service_period([november, december]) == {}
+    assert per_service_period([december]) == {"2026-11": -charged}
+    assert (december.row.total_minor, december.row.due_minor) == (-4, 0)
+    with snapshot(month.database) as connection:
+        assert balance(connection, "ten_1").available_nano - before == charged
 
 
 def test_a_month_that_was_not_closed_has_nothing_to_correct(month: Month) -> None:
