@@ -176,10 +176,10 @@ def test_any_order_of_events_and_closes_bills_each_month_the_same_on_sqlite(
         shutil.copyfile(sqlite_template, path)
         return f"sqlite:///{path}"
 
-    check(new_url, lambda url: Path(url.removeprefix("sqlite:///")).unlink(), tmp_path, 15)
+    check(new_url, lambda url: Path(url.removeprefix("sqlite:///")).unlink(), tmp_path, 10)
 
 
 def test_any_order_of_events_and_closes_bills_each_month_the_same_on_postgresql(
     postgres_server: Any, tmp_path: Path
 ) -> None:
-    check(lambda: postgres_server.create(tables=True), postgres_server.drop, tmp_path, 6)
+    check(lambda: postgres_server.create(tables=True), postgres_server.drop, tmp_path, 4)
