@@ -22,6 +22,7 @@ from api.health import health, ready
 from api.inference import openai_routes, routes
 from api.inference.audits import AuditDesk
 from api.inference.orders import ServedModel
+from api.ingestion import routes as ingestion_routes
 from api.invoices.routes import invoice_desk_router, invoices_router
 from api.metrics import metrics
 from api.payments.cashier import Cashier
@@ -31,6 +32,7 @@ from api.review.routes import review_router
 from api.session_secret import session_secret
 from api.settings import Settings
 from api.usage.routes import usage_router
+from api.webhooks.routes import webhooks_router
 from billing.signing import Signer
 from dashboards.pages import dashboard_router
 
@@ -71,6 +73,9 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
     def provide_served() -> ServedModel:
         return gateway.served
 
+    def provide_webhooks_allow_private() -> bool:
+        return settings.webhooks_allow_private
+
     return Litestar(
         route_handlers=[
             routes.generate,
@@ -80,6 +85,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             openai_routes.completions,
             openai_routes.models,
             openai_routes.model,
+            ingestion_routes.report_usage,
             usage_router,
             invoices_router,
             invoice_desk_router,
@@ -87,6 +93,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             payment_desk_router,
             stripe_webhook,
             review_router,
+            webhooks_router,
             admin_router,
             problems_router,
             health,
@@ -112,6 +119,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             "audits": Provide(provide_audits, sync_to_thread=False),
             "signer": Provide(provide_signer, sync_to_thread=False),
             "cashier": Provide(provide_cashier, sync_to_thread=False),
+            "webhooks_allow_private": Provide(provide_webhooks_allow_private, sync_to_thread=False),
             "principal": Provide(provide_principal, sync_to_thread=True),
         },
         exception_handlers=exception_handlers,

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import click
 
+from api.admin.budget_cli import budget, limit, project
 from api.admin.cli import admin, key, tenant
+from api.admin.retention_cli import retention
+from api.admin.spending_cli import grant, refund, terms
 from metering.cli_context import CliContext
 
-__all__ = ["admin", "key", "migrate", "serve", "tenant"]
+__all__ = [
+    "admin",
+    "budget",
+    "grant",
+    "key",
+    "limit",
+    "migrate",
+    "project",
+    "refund",
+    "retention",
+    "serve",
+    "tenant",
+    "terms",
+]
 
 
 @click.command()

@@ -51,6 +51,7 @@ class Settings(BaseSettings):
     stripe_api_key: str | None = None
     stripe_webhook_secrets: str | None = None
     stripe_api_base: str | None = None
+    webhooks_allow_private: bool = False
     log_level: str = "info"
 
     @classmethod

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, tzinfo
 
 import msgspec
-from sqlalchemy import Connection, case, func, literal, or_, select, tuple_
+from sqlalchemy import Connection, case, func, literal, select, tuple_
 
 from billing.ledger.accounts import Account, AccountKind
 from billing.ledger.balances import currency_of
@@ -274,9 +274,22 @@ def receipt_rows(
 def statement(
     connection: Connection, tenant_id: str, limit: int, cursor: int | None = None
 ) -> list[StatementEntry]:
-    """Every movement of a tenant's credit, newest first. `cursor` is the last row's `seq`."""
-    credit = Account(tenant_id, AccountKind.TENANT_CREDIT, currency_of(connection, tenant_id)).id
-    came_in = transfers.c.credit_account_id == credit
+    """Every movement of what a tenant pays from, newest first: credit, promotional credit, and
+    what it owes, which counts as below zero. `cursor` is the last row's `seq`.
+    """
+    currency = currency_of(connection, tenant_id)
+    means = [
+        Account(tenant_id, kind, currency).id
+        for kind in (
+            AccountKind.TENANT_CREDIT,
+            AccountKind.PROMOTIONAL,
+            AccountKind.ACCRUED,
+            AccountKind.RECEIVABLE,
+        )
+    ]
+    # What only moves between them, as accrued usage onto an invoice, changes nothing.
+    came_in = transfers.c.credit_account_id.in_(means)
+    went_out = transfers.c.debit_account_id.in_(means)
     query = (
         select(
             transfers.c.seq,
@@ -286,7 +299,7 @@ def statement(
             case((came_in, transfers.c.amount_nano), else_=-transfers.c.amount_nano),
             transfers.c.currency,
         )
-        .where(or_(came_in, transfers.c.debit_account_id == credit))
+        .where(came_in != went_out)
         .order_by(transfers.c.seq.desc())
         .limit(limit)
     )

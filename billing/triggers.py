@@ -83,7 +83,7 @@ def drop_append_only(table: str, dialect: str) -> list[str]:
 def refusal(
     dialect: str, name: str, event: str, message: str, *, when: str | None = None
 ) -> list[str]:
-    """The statements that make `event` fail with `message` where `when` holds."""
+    """The statements that refuse `event` ("UPDATE ON holds"), always or where `when` holds."""
     condition = f"WHEN ({when}) " if when else ""
     if dialect == "sqlite":
         return [

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from alembic import context
 
+import api.limit_tables
 import api.tables
+import api.webhook_tables
+import billing.credit_tables
 import billing.invoices.tables  # adds to the metadata of billing.tables
 import billing.payments.tables  # likewise
+import billing.retention_tables
 import billing.tables
+import metering.ingest_tables
 import metering.tables
 
 TARGETS = [metering.tables.metadata, billing.tables.metadata, api.tables.metadata]

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, Engine, func, select
 
+from billing.differences import Difference
 from billing.invoices import closed_periods, drafting, issuing
 from billing.invoices.closed_periods import LatePeriod
 from billing.invoices.tables import billing_periods, invoice_lines, invoice_numbers, invoices
 from billing.ledger.accounts import AccountKind
 from billing.periods import Period
-from billing.request_checks import Difference
 from billing.tables import accounts
 from metering.database import snapshot
 

@@ -35,6 +35,7 @@ class TransferKind(StrEnum):
     RETURN = "return"  # back into credit, by an invoice or a credit note
     PAYMENT = "payment"
     CREDIT_NOTE = "credit_note"
+    EXPIRY = "expiry"
     REVERSAL = "reversal"
 
 

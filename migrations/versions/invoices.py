@@ -1,6 +1,6 @@
 """Invoices: closed periods, invoices and their lines, numbers, payments, credit notes and parties.
 
-Revision invoices, after 0001.
+Revision invoices, after retention.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from alembic import op
 from billing.invoices import triggers
 
 revision = "invoices"
-down_revision = "0001"
+down_revision = "retention"
 branch_labels = None
 depends_on = None
 

@@ -15,8 +15,14 @@ from api.roles import Scope
 from api.settings import Settings
 
 PUBLIC = {
-    *("/health", "/ready", "/metrics", "/receipt-keys", "/problems", "/problems/{code}"),
     "/webhooks/stripe",  # which looks at signatures instead
+    "/events",
+    "/health",
+    "/ready",
+    "/metrics",
+    "/receipt-keys",
+    "/problems",
+    "/problems/{code}",
 }
 ELSEWHERE = ("/docs", "/dashboard")  # open documentation; pages with a door of their own
 

@@ -19,13 +19,18 @@ from sqlalchemy import Connection, Engine, MetaData, inspect, text
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.schema import DropTable
 
+import api.limit_tables
 import api.tables
+import api.webhook_tables
+import billing.credit_tables
 import billing.invoices.tables
 import billing.payments.tables
+import billing.retention_tables
 import billing.tables
+import metering.ingest_tables
 import metering.tables
 from api import migrate
-from billing import triggers
+from billing import credit_triggers, triggers
 from billing.invoices import triggers as invoice_triggers
 from billing.payments import triggers as payment_triggers
 from metering.database import open_database, snapshot, transaction
@@ -106,6 +111,8 @@ def test_a_migrated_schema_equals_one_made_from_the_tables(blank_database_url: s
         triggers.install(connection)
         invoice_triggers.install(connection)
         payment_triggers.install(connection)
+        for statement in credit_triggers.create(connection.dialect.name):
+            connection.exec_driver_sql(statement)
         declared, refusals = schema_of(connection), triggers_of(connection)
         for table in reversed(declared_tables().sorted_tables):
             connection.execute(DropTable(table))
