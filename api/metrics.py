@@ -101,6 +101,7 @@ class GatewayCollector(Collector):
             ("kv_pages_cached", stats.pages_cached, "Pages kept for prefix reuse"),
             ("draft_cache_tokens", stats.draft_cache_tokens, "Tokens in the shared draft cache"),
             ("drafting_enabled", int(stats.draft_enabled), "1 while drafting is on"),
+            ("draft_alert", int(stats.draft_alert), "1 while the hit rate is below 0.70"),
         ):
             yield GaugeMetricFamily(f"dflash_{name}", text, value=level)
 

@@ -145,34 +145,29 @@ def applying(connection: Connection, request_id: str) -> list[Standing]:
 
     A request with reservations already keeps to exactly those.
     """
-    request = connection.execute(
-        select(
-            requests.c.tenant_id,
-            requests.c.key_id,
-            requests.c.project_id,
-            requests.c.started_at_us,
-            tenants.c.time_zone,
-        )
-        .join(tenants, tenants.c.id == requests.c.tenant_id)
+    own = budget_reservations.c.request_id == request_id
+    kept = select(budget_reservations.c.budget_id).where(own)
+    counts = or_(
+        budgets.c.scope == "tenant",
+        and_(budgets.c.scope == "key", budgets.c.scope_id == requests.c.key_id),
+        and_(budgets.c.scope == "project", budgets.c.scope_id == requests.c.project_id),
+    )
+    rows = connection.execute(
+        select(budgets, requests.c.started_at_us, tenants.c.time_zone)
+        .join(requests, requests.c.tenant_id == budgets.c.tenant_id)
+        .join(tenants, tenants.c.id == budgets.c.tenant_id)
         .where(requests.c.id == request_id)
-    ).one()
-    reserved = select(budget_reservations.c.budget_id).where(
-        budget_reservations.c.request_id == request_id
-    )
-    query = _open(request.tenant_id).where(
-        or_(
-            budgets.c.scope == "tenant",
-            and_(budgets.c.scope == "key", budgets.c.scope_id == request.key_id),
-            and_(budgets.c.scope == "project", budgets.c.scope_id == request.project_id),
+        .where(
+            or_(
+                budgets.c.id.in_(kept),
+                and_(~kept.exists(), budgets.c.closed_at_us.is_(None), counts),
+            )
         )
-    )
-    kept = set(connection.scalars(reserved))
-    if kept:
-        query = select(budgets).where(budgets.c.id.in_(kept))
-    zone = ZoneInfo(request.time_zone)
+        .order_by(budgets.c.id)
+    ).all()
     return [
-        _standing(connection, _budget(row), request.started_at_us, zone)
-        for row in connection.execute(query.order_by(budgets.c.id))
+        _standing(connection, _budget(row), row.started_at_us, ZoneInfo(row.time_zone))
+        for row in rows
     ]
 
 
@@ -319,7 +314,7 @@ def _zone(connection: Connection, tenant_id: str) -> ZoneInfo:
 
 
 def _budget(row: Row[*tuple[object, ...]]) -> Budget:
-    values = dict(row._mapping)
+    values = {column.name: row._mapping[column.name] for column in budgets.columns}
     values["period"] = Period(row.period)
     values["alerts"] = tuple(msgspec.json.decode(row.alerts))
     return Budget(**values)

@@ -164,6 +164,7 @@ def _engine(engine: EngineInfo | None) -> dict[str, Any] | None:
         "instruction_set": engine.instruction_set,
         "thread_count": engine.thread_count,
         "batch_invariant": engine.batch_invariant,
+        "rope_scaling_factor": f"{engine.rope_scaling_factor:g}",
     }
 
 

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from billing.credit_tables import fundings, grants
 from billing.ledger import terms
 from billing.ledger.accounts import Account, AccountKind, of
-from billing.rows import insert_once
 from metering import clock
 
 CREDIT = "credit"
@@ -118,7 +118,11 @@ def give_back(connection: Connection, request_id: str, amount_nano: int) -> ByAc
         left -= part
         account = _account(source, kind)
         returned[account] = returned.get(account, 0) + part
-        _add_to_funding(connection, request_id, source, -part)
+        connection.execute(
+            update(fundings)
+            .where(fundings.c.request_id == request_id, fundings.c.source == source)
+            .values(amount_nano=fundings.c.amount_nano - part)
+        )
         if kind == "promotional" or not _has_expired(connection, source):
             _add_to_grant(connection, source, part)
     if left:
@@ -156,23 +160,20 @@ def _add_to_grant(connection: Connection, source: str, amount_nano: int) -> None
 
 
 def _add_to_funding(connection: Connection, request_id: str, source: str, amount_nano: int) -> None:
-    changed = connection.execute(
-        update(fundings)
-        .where(fundings.c.request_id == request_id, fundings.c.source == source)
-        .values(amount_nano=fundings.c.amount_nano + amount_nano)
+    last = select(func.coalesce(func.max(fundings.c.position) + 1, 0)).where(
+        fundings.c.request_id == request_id
     )
-    if changed.rowcount:
-        return
-    last = connection.scalar(
-        select(func.max(fundings.c.position)).where(fundings.c.request_id == request_id)
-    )
-    insert_once(
-        connection,
-        fundings,
-        {
-            "request_id": request_id,
-            "source": source,
-            "position": 0 if last is None else last + 1,
-            "amount_nano": amount_nano,
-        },
+    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    connection.execute(
+        insert(fundings)
+        .values(
+            request_id=request_id,
+            source=source,
+            position=last.scalar_subquery(),
+            amount_nano=amount_nano,
+        )
+        .on_conflict_do_update(
+            index_elements=["request_id", "source"],
+            set_={"amount_nano": fundings.c.amount_nano + amount_nano},
+        )
     )

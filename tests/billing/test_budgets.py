@@ -118,6 +118,16 @@ def test_no_budget_is_no_limit_and_a_soft_one_refuses_nothing(database: Engine) 
         admit(connection, "req_2")
 
 
+def test_a_test_key_meets_no_budget_and_costs_nothing(database: Engine) -> None:
+    with transaction(database) as connection:
+        add_tenant(connection, credit="0")
+        budgets.define(connection, "ten_1", limit_nano=0, period="day", hard=True)
+        admit(connection, "req_1", test_mode=True)
+        with pytest.raises(BudgetExhausted):
+            budgets.check(budgets.applying(connection, "req_1"), 1)
+        books_balance(connection)
+
+
 def test_a_budget_of_a_key_or_project_counts_that_alone(database: Engine) -> None:
     with transaction(database) as connection:
         add_tenant(connection, credit="1")

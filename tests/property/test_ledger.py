@@ -577,10 +577,10 @@ def test_money_is_conserved_whatever_happens_on_sqlite(
     def drop_database(url: str) -> None:
         Path(url.removeprefix("sqlite:///")).unlink()
 
-    drive(new_database, drop_database, tmp_path, examples=24)
+    drive(new_database, drop_database, tmp_path, examples=18)
 
 
 def test_money_is_conserved_whatever_happens_on_postgresql(
     postgres_server: Any, tmp_path: Path
 ) -> None:
-    drive(lambda: postgres_server.create(tables=True), postgres_server.drop, tmp_path, examples=16)
+    drive(lambda: postgres_server.create(tables=True), postgres_server.drop, tmp_path, examples=10)
