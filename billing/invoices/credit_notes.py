@@ -9,7 +9,9 @@ from sqlalchemy import Connection, func, insert, select
 
 from billing.errors import InvoiceConflict
 from billing.invoices import books, issuing, numbers
+from billing.invoices.minor_units import format_minor
 from billing.invoices.tables import credit_notes
+from billing.notices import NoticeType
 from metering import clock
 
 SERIES = "CN"
@@ -79,6 +81,14 @@ def credit(
         tax_nano=tax * minor,
         forgiven_nano=forgiven * minor,
         at_us=now,
+    )
+    issuing.announce(
+        connection,
+        row["id"],
+        NoticeType.INVOICE_CREDITED,
+        f"/{number}",
+        credit_note=number,
+        credited=format_minor(amount_minor, minor),
     )
     issuing.settle_if_nothing_is_left(connection, row)
     return number

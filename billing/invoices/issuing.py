@@ -12,17 +12,21 @@ from typing import Any
 import uuid_utils
 from sqlalchemy import Connection, delete, func, insert, select, update
 
+from billing import notices
 from billing.errors import InvoiceConflict, InvoiceNotFound
 from billing.invoices import books, closed_periods, numbers, parties
 from billing.invoices.drafting import Draft
+from billing.invoices.minor_units import format_minor
 from billing.invoices.tables import credit_notes, invoice_lines, invoice_payments, invoices
 from billing.ledger.accounts import AccountKind, lock_tenant
 from billing.money import plain
+from billing.notices import NoticeType
 from metering import clock
 
 DAY_US = 86_400 * 10**6
 MANUAL = "manual"  # the method of payments that came outside a provider
 OPEN_STATES = ("final", "uncollectible")
+_TOLD = {"paid": NoticeType.INVOICE_PAID, "void": NoticeType.INVOICE_VOIDED}
 
 
 def store(connection: Connection, draft: Draft) -> str:
@@ -59,6 +63,9 @@ def issue(connection: Connection, draft: Draft) -> str:
         )
     )
     books.issued(connection, invoice_id, draft)
+    announce(connection, invoice_id, NoticeType.INVOICE_ISSUED)
+    if settled:
+        announce(connection, invoice_id, NoticeType.INVOICE_PAID)
     return invoice_id
 
 
@@ -227,6 +234,31 @@ def paid_minor(connection: Connection, invoice_id: str) -> int:
     return int(total or 0)
 
 
+def announce(
+    connection: Connection, invoice_id: str, kind: NoticeType, cause: str = "", **more: str
+) -> None:
+    """Tell the tenant what became of an invoice, once per cause."""
+    row = connection.execute(select(invoices).where(invoices.c.id == invoice_id)).mappings().one()
+    minor = row["minor_nano"]
+    notices.announce(
+        connection,
+        row["tenant_id"],
+        kind,
+        f"{invoice_id}{cause}",
+        {
+            "invoice_id": invoice_id,
+            "number": row["number"],
+            "period": row["period"],
+            "state": row["state"],
+            "total": format_minor(row["total_minor"], minor),
+            "due": format_minor(row["due_minor"], minor),
+            "remaining": format_minor(remaining(connection, dict(row)), minor),
+            "currency": row["currency"],
+            **more,
+        },
+    )
+
+
 def settle_if_nothing_is_left(connection: Connection, row: dict[str, Any]) -> None:
     """Mark an open invoice paid once payments and credit notes cover it."""
     if row["state"] in OPEN_STATES and remaining(connection, row) == 0:
@@ -321,6 +353,8 @@ def _resolve(connection: Connection, invoice_id: str, state: str) -> None:
         .where(invoices.c.id == invoice_id)
         .values(state=state, resolved_at_us=clock.now_us())
     )
+    if (kind := _TOLD.get(state)) is not None:
+        announce(connection, invoice_id, kind)
 
 
 def _note_payment(

@@ -12,6 +12,7 @@ from typing import Any
 import uuid_utils
 from sqlalchemy import Connection, Engine, insert, select, update
 
+from billing import notices
 from billing.errors import (
     InvalidAmount,
     PaymentConflict,
@@ -19,10 +20,11 @@ from billing.errors import (
     ProviderFailed,
     ProviderRefused,
 )
-from billing.invoices.minor_units import minor_nano
+from billing.invoices.minor_units import format_minor, minor_nano
 from billing.ledger.accounts import Account, AccountKind, lock_tenant
 from billing.ledger.balances import balance, currency_of
 from billing.ledger.posting import Transfer, TransferKind, post
+from billing.notices import NoticeType
 from billing.payments import collection, outbox
 from billing.payments.provider import Busy, Faulted, Provider, Refused, Unanswered
 from billing.payments.tables import payment_accounts, top_ups
@@ -170,6 +172,9 @@ def received(connection: Connection, top_up_id: str, amount_minor: int) -> bool:
         .where(top_ups.c.id == found.id)
         .values(state="paid", amount_minor=amount_minor)
     )
+    bought = format_minor(amount_minor, found.minor_nano)
+    data = {"top_up_id": found.id, "amount": bought, "currency": found.currency}
+    notices.announce(connection, found.tenant_id, NoticeType.TOP_UP_PAID, found.id, data)
     return True
 
 

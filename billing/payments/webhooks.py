@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine, select
 from billing.errors import ProviderFailed, ProviderRefused
 from billing.invoices import issuing
 from billing.invoices.tables import invoices
+from billing.notices import NoticeType
 from billing.payments import collection, outbox, top_ups
 from billing.payments.provider import (
     Busy,
@@ -111,6 +112,7 @@ def _invoice(_database: Engine, provider: Provider, provider_id: str) -> Effect:
             return "uncollectible"
         if found.payment_failed and row["state"] == "final":
             collection.note_past_due(connection, row["tenant_id"], clock.now_us())
+            issuing.announce(connection, invoice_id, NoticeType.INVOICE_PAYMENT_FAILED)
             return "payment failed"
         return "nothing to do"
 

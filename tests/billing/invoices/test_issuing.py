@@ -9,8 +9,9 @@ from billing_world import balances, books_balance
 from hypothesis import given
 from hypothesis import strategies as st
 from invoice_world import Month, at, per_service_period
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
+from billing.credit_tables import notices
 from billing.errors import InvoiceConflict, InvoiceNotFound
 from billing.invoices import credit_notes, issuing
 from billing.invoices.closing import Outcome
@@ -64,6 +65,15 @@ def test_payments_in_parts_settle_an_invoice_and_a_repeated_one_counts_once(
     pay(month, owed, 100, "rest")
     assert month.invoice(owed.row.number).row.state == "paid"
     assert "receivable" not in found(month)
+
+
+def test_a_tenant_is_told_once_of_what_becomes_of_an_invoice(month: Month, owed: Invoice) -> None:
+    for _ in range(2):
+        credit(month, owed, 19)
+        pay(month, owed, 100)
+    with snapshot(month.database) as connection:
+        told = connection.scalars(select(notices.c.type).order_by(notices.c.type))
+        assert list(told) == ["invoice.credited", "invoice.issued", "invoice.paid"]
 
 
 def test_what_is_paid_too_much_goes_into_credit(month: Month, owed: Invoice) -> None:
