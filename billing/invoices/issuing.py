@@ -18,6 +18,7 @@ from billing.invoices import books, closed_periods, numbers, parties
 from billing.invoices.drafting import Draft
 from billing.invoices.minor_units import format_minor
 from billing.invoices.tables import credit_notes, invoice_lines, invoice_payments, invoices
+from billing.ledger import funding
 from billing.ledger.accounts import AccountKind, lock_tenant
 from billing.money import plain
 from billing.notices import NoticeType
@@ -177,7 +178,8 @@ def take_back(
     now = clock.now_us()
     minor = row["minor_nano"]
     surplus = min(amount_minor, _surplus(connection, row))
-    available = lock_tenant(connection, row["tenant_id"], row["currency"])
+    credit = lock_tenant(connection, row["tenant_id"], row["currency"])
+    available = funding.plain_credit(connection, row["tenant_id"], credit)
     # What of the surplus was spent since is lost.
     lost = max(0, surplus * minor - available)
     books.paid(

@@ -15,12 +15,14 @@ from sqlalchemy import Connection, Engine, insert, select, update
 from billing import notices
 from billing.errors import (
     InvalidAmount,
+    Overdraft,
     PaymentConflict,
     PaymentsDisabled,
     ProviderFailed,
     ProviderRefused,
 )
 from billing.invoices.minor_units import format_minor, minor_nano
+from billing.ledger import alerts, funding
 from billing.ledger.accounts import Account, AccountKind, lock_tenant
 from billing.ledger.balances import balance, currency_of
 from billing.ledger.posting import Transfer, TransferKind, post
@@ -157,7 +159,9 @@ def take_in(connection: Connection, found: TopUp, cause: str, amount_minor: int)
         amount_nano=amount_minor * found.minor_nano,
         event_time_us=clock.now_us(),
     )
-    return post(connection, cause, [move])
+    booked = post(connection, cause, [move])
+    alerts.balance(connection, found.tenant_id)
+    return booked
 
 
 def received(connection: Connection, top_up_id: str, amount_minor: int) -> bool:
@@ -222,12 +226,16 @@ def move_back(
     """Book money that left again, once per cause. What of it was spent is written off if `lossy`;
     otherwise it raises Overdraft.
     """
-    available = lock_tenant(connection, found.tenant_id, found.currency)
+    credit = lock_tenant(connection, found.tenant_id, found.currency)
+    available = funding.plain_credit(connection, found.tenant_id, credit)
     nano = amount_minor * found.minor_nano
-    lost = max(0, nano - available) if lossy else 0
-    clearing = Account(None, AccountKind.PAYMENT_CLEARING, found.currency)
     if _was_booked(connection, cause):
         return False
+    if nano > available and not lossy:
+        account = Account(found.tenant_id, AccountKind.TENANT_CREDIT, found.currency)
+        raise Overdraft(account.id, nano, available)
+    lost = max(0, nano - available)
+    clearing = Account(None, AccountKind.PAYMENT_CLEARING, found.currency)
     now = clock.now_us()
     moves = [
         Transfer(
@@ -243,7 +251,9 @@ def move_back(
             ("lost", TransferKind.WRITE_OFF, AccountKind.WRITE_OFF, lost),
         )
     ]
-    return post(connection, cause, moves)
+    booked = post(connection, cause, moves)
+    alerts.balance(connection, found.tenant_id)
+    return booked
 
 
 def find(connection: Connection, top_up_id: str) -> TopUp | None:
