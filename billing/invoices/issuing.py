@@ -179,7 +179,7 @@ def take_back(
     minor = row["minor_nano"]
     surplus = min(amount_minor, _surplus(connection, row))
     credit = lock_tenant(connection, row["tenant_id"], row["currency"])
-    available = funding.plain_credit(connection, row["tenant_id"], credit)
+    available = max(0, funding.plain_credit(connection, row["tenant_id"], credit))
     # What of the surplus was spent since is lost.
     lost = max(0, surplus * minor - available)
     books.paid(

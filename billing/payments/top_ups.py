@@ -15,7 +15,6 @@ from sqlalchemy import Connection, Engine, insert, select, update
 from billing import notices
 from billing.errors import (
     InvalidAmount,
-    Overdraft,
     PaymentConflict,
     PaymentsDisabled,
     ProviderFailed,
@@ -26,6 +25,7 @@ from billing.ledger import alerts, funding
 from billing.ledger.accounts import Account, AccountKind, lock_tenant
 from billing.ledger.balances import balance, currency_of
 from billing.ledger.posting import Transfer, TransferKind, post
+from billing.money import format_nano
 from billing.notices import NoticeType
 from billing.payments import collection, outbox
 from billing.payments.provider import Busy, Faulted, Provider, Refused, Unanswered
@@ -204,7 +204,7 @@ def failed(connection: Connection, top_up_id: str) -> bool:
 def refund(connection: Connection, top_up_id: str, amount_minor: int, reference: str) -> str:
     """Take credit back and queue its refund, once per reference; the refund's id.
 
-    Raises PaymentConflict for a top-up that was not paid, or Overdraft when the credit was spent.
+    Raises PaymentConflict for a top-up that was not paid, or whose credit was spent.
     """
     found = require(connection, top_up_id)
     refund_id = f"{found.id}/{reference}"
@@ -224,16 +224,15 @@ def move_back(
     connection: Connection, found: TopUp, cause: str, amount_minor: int, *, lossy: bool
 ) -> bool:
     """Book money that left again, once per cause. What of it was spent is written off if `lossy`;
-    otherwise it raises Overdraft.
+    otherwise it raises PaymentConflict.
     """
     credit = lock_tenant(connection, found.tenant_id, found.currency)
-    available = funding.plain_credit(connection, found.tenant_id, credit)
+    available = max(0, funding.plain_credit(connection, found.tenant_id, credit))
     nano = amount_minor * found.minor_nano
     if _was_booked(connection, cause):
         return False
     if nano > available and not lossy:
-        account = Account(found.tenant_id, AccountKind.TENANT_CREDIT, found.currency)
-        raise Overdraft(account.id, nano, available)
+        raise PaymentConflict(f"only {format_nano(available)} of the credit was not spent")
     lost = max(0, nano - available)
     clearing = Account(None, AccountKind.PAYMENT_CLEARING, found.currency)
     now = clock.now_us()

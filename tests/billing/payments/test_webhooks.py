@@ -13,7 +13,6 @@ from stripe_process import StripeProcess
 
 from billing.errors import (
     InvalidWebhook,
-    Overdraft,
     PaymentConflict,
     PaymentsDisabled,
     ProviderFailed,
@@ -258,7 +257,7 @@ def test_credit_that_was_spent_is_not_refunded_but_lost_in_a_dispute(
     deliver(month, stripe)
     for number in range(5):  # 1,020 of credit, and 4 a million tokens
         month.serve(f"req_{number}", ended_us=month.now_us, tokens=50_950_000)
-    with pytest.raises(Overdraft), transaction(month.database) as connection:
+    with pytest.raises(PaymentConflict), transaction(month.database) as connection:
         top_ups.refund(connection, top_up, 2000, "ticket-1")
     stripe.act("dispute", intent=intent)
     deliver(month, stripe)
