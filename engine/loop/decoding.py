@@ -287,8 +287,9 @@ class DecodeLoop:
         rows = step_rows(parts)
         began = time.perf_counter()
         try:
-            logits = self._decoder.forward(rows).cpu()
-            statistics = self._decoder.statistics(logits)
+            raw = self._decoder.forward(rows)
+            statistics = self._decoder.statistics(raw)  # before the logits leave their device
+            logits = raw.cpu()
         except Exception as error:  # noqa: BLE001 -- whatever it is, nobody may be left hanging
             for part in parts:
                 self._fail(part.turn, error, outcome)
