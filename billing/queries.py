@@ -278,18 +278,11 @@ def statement(
     what it owes, which counts as below zero. `cursor` is the last row's `seq`.
     """
     currency = currency_of(connection, tenant_id)
-    means = [
-        Account(tenant_id, kind, currency).id
-        for kind in (
-            AccountKind.TENANT_CREDIT,
-            AccountKind.PROMOTIONAL,
-            AccountKind.ACCRUED,
-            AccountKind.RECEIVABLE,
-        )
-    ]
+    k = AccountKind
+    kinds = (k.TENANT_CREDIT, k.PROMOTIONAL, k.ACCRUED, k.RECEIVABLE)
+    means = [Account(tenant_id, kind, currency).id for kind in kinds]
     # What only moves between them, as accrued usage onto an invoice, changes nothing.
     came_in = transfers.c.credit_account_id.in_(means)
-    went_out = transfers.c.debit_account_id.in_(means)
     query = (
         select(
             transfers.c.seq,
@@ -299,7 +292,7 @@ def statement(
             case((came_in, transfers.c.amount_nano), else_=-transfers.c.amount_nano),
             transfers.c.currency,
         )
-        .where(came_in != went_out)
+        .where(came_in != transfers.c.debit_account_id.in_(means))
         .order_by(transfers.c.seq.desc())
         .limit(limit)
     )
