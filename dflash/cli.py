@@ -39,6 +39,7 @@ COMMANDS: dict[str, Entry] = {
     "models": Entry("engine.cli", "List the known models and the files at hand."),
     "generate": Entry("engine.generation_cli", "Generate from prompts, without a gateway."),
     "bench": Entry("engine.generation_cli", "Measure decoding with and without drafting."),
+    "train-head": Entry("engine.training_cli", "Train a draft head on the model's own answers."),
     "units": Entry("metering.cli", "Show the semantic units of a text."),
     "usage": Entry("metering.usage_cli", "Show usage rollups, rebuild them, measure intake."),
     "tenant": Entry("api.cli", "Create and list tenants."),
