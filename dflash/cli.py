@@ -57,6 +57,8 @@ COMMANDS: dict[str, Entry] = {
     "receipt": Entry(
         "api.receipt_cli", "Show a receipt, verify it offline, or audit it by replay."
     ),
+    "invoice": Entry("billing.invoices.cli", "Close periods, and list and settle invoices."),
+    "payments": Entry("billing.payments.cli", "Push to the payment provider, and see what waits."),
     "reconcile": Entry("billing.cli", "Compare counters, events, rated lines and ledger."),
 }
 
@@ -207,7 +209,14 @@ def _context(home: Path | None, database_url: str | None) -> object:
             f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()
         )
         raise click.UsageError(f"settings: {faults}") from error
-    return CliContext(settings.home, settings.resolved_database_url, record=_record)
+    from api.payments.opening import open_provider
+
+    return CliContext(
+        settings.home,
+        settings.resolved_database_url,
+        record=_record,
+        open_provider=lambda: open_provider(settings),
+    )
 
 
 def _record(connection: Any, **entry: Any) -> None:
