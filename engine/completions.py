@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from engine.errors import EngineError
@@ -70,8 +70,11 @@ def complete(
     *,
     concurrency: int,
     processors: Sequence[LogitsProcessor] = (),
+    on_step: Callable[[StepRecord], None] = lambda _: None,
 ) -> Iterator[Completion]:
     """Run requests to their end, `concurrency` at a time; yields each as it finishes.
+
+    A request is taken from `requests` just before it is submitted; `on_step` hears of every step.
 
     Raises what the loop's `submit` raises, after which the loop still holds the others. A caller
     that stops iterating leaves requests in the loop too.
@@ -90,6 +93,7 @@ def complete(
         step = loop.step()
         if step is None:
             continue
+        on_step(step)
         for part in step.work:
             unfinished = running.get(part.request_id)
             if unfinished and unfinished.started_ns is None:

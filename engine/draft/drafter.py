@@ -46,6 +46,7 @@ class Drafter:
         self.block_size = config.draft_block_size
         self.policy = Policy(config.rollback)
         self.entropy_threshold = config.entropy_threshold
+        self.tree_width = config.tree_width
         self.shared = SharedDrafts(config.draft_cache_tokens)
         self._calibrations: OrderedDict[str, Calibration] = OrderedDict()
 
@@ -85,7 +86,7 @@ class DraftSession:
         builder = LatticeBuilder(depth_limit)
         for proposal in proposals:
             builder.add(proposal.tokens, self._calibration.weights(proposal), proposal.source)
-        lattice = builder.build()
+        lattice = builder.build(self._drafter.tree_width)
         tree = unroll(lattice, recent[-1], node_budget, least_probability)
         return Draft(lattice, tree, tuple(proposals)) if len(tree) > 1 else None
 
