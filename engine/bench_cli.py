@@ -46,6 +46,7 @@ EXISTING = click.Path(dir_okay=False, exists=True, path_type=Path)
     multiple=True,
     help="Instead of --task: JSON Lines, HumanEval's and Spec-Bench's too. May be repeated.",
 )
+@click.option("--chat", is_flag=True, help="Put raw prompts into the model's chat template.")
 @click.option("--limit", type=click.IntRange(1), help="Prompts of each category; all, by default.")
 @click.option("--concurrency", default="1,8", show_default=True, help="Comma-separated.")
 @click.option(
@@ -217,6 +218,8 @@ def _asks(path: Path, options: dict[str, Any]) -> list[Ask]:
 
     prompts = [prompt for file in options["files"] for prompt in read_prompts(file)]
     prompts = prompts or task_prompts(options["task"] or "code-gen")
+    if options["chat"]:
+        prompts = [prompt.asked() for prompt in prompts]
     tokenizer = Tokenizer.from_dfm(path)
     asks = [
         Ask(prompt.id, category, tuple(prompt.encoded(tokenizer)))

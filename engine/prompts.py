@@ -50,6 +50,13 @@ class Prompt(msgspec.Struct, frozen=True):
             return tokenizer.encode_chat(self.messages)
         return tokenizer.encode(self.prompt or "")
 
+    def asked(self) -> Prompt:
+        """Return the prompt as a question: raw text as what a user says."""
+        if self.prompt is None:
+            return self
+        messages = ({"role": "user", "content": self.prompt},)
+        return msgspec.structs.replace(self, prompt=None, messages=messages)
+
 
 def read_prompts(path: Path) -> list[Prompt]:
     """Read one `{"id", "prompt"}` or `{"id", "messages"}` a line, perhaps with a `category`.

@@ -11,7 +11,6 @@ import msgspec
 from engine.bench.records import Ask, Run, Workload
 from engine.bench.statistics import Figures, agreement, figures, of_category, ratio
 
-
 WARMTH_TOKENS = 16
 
 

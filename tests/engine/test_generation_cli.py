@@ -1,4 +1,4 @@
-"""`dflash generate` and `dflash bench` from the command line, on a tiny model."""
+"""`dflash generate` from the command line, on a tiny model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tiny_models import write_tiny_dfm
 
-from engine.generation_cli import bench, generate
+from engine.generation_cli import generate
 
 
 @pytest.fixture(scope="module")
@@ -91,42 +91,3 @@ def test_what_cannot_be_generated_is_said_precisely(
     result = run(home, generate, *arguments)
     assert result.exit_code != 0
     assert complaint in result.output + str(result.exception)
-
-
-def test_a_bench_compares_all_arms_and_finds_the_same_tokens(home: Path, tmp_path: Path) -> None:
-    output = tmp_path / "bench.json"
-    result = run(
-        home,
-        bench,
-        *("--task", "code-gen", "--concurrency", "1,3", "--duration", 0),
-        *("--max-new-tokens", 12, "--json", output),
-    )
-    assert result.exit_code == 0, result.output
-    document = json.loads(output.read_text())
-    assert [found["concurrency"] for found in document["results"]] == [1, 3]
-    for found in document["results"]:
-        assert found["identical"]
-        assert [arm["arm"] for arm in found["arms"]] == ["plain", "anchor", "restart"]
-        plain, anchor, _ = found["arms"]
-        assert plain["ratio"] == 1.0
-        assert plain["draft_hit_rate"] is None
-        assert anchor["emitted_tokens"] == plain["emitted_tokens"]
-    assert "tokens identical" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--task", "poetry"], "poetry"),
-        (["--concurrency", "0"], "--concurrency"),
-        (["--concurrency", "1,x"], "--concurrency"),
-        (["--task", "chat", "--prompts", "x"], "exclude each other"),
-        (["--speed", "max"], "No such option"),
-    ],
-)
-def test_a_bench_refuses_what_it_does_not_know(
-    home: Path, arguments: list[str], complaint: str
-) -> None:
-    result = run(home, bench, *arguments)
-    assert result.exit_code == 2
-    assert complaint in result.output
