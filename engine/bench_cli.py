@@ -110,7 +110,7 @@ def bench(context: Any, /, **options: Any) -> None:
 
 def _compare(home: Path, path: Path, concurrencies: list[int], options: dict[str, Any]) -> None:
     from engine.bench.comparison import cells_of, compared, play
-    from engine.bench.machine import machine
+    from engine.bench.machine import OthersLoad, machine
     from engine.bench.report import draw, show
     from engine.bench.workers import Worker
 
@@ -130,6 +130,7 @@ def _compare(home: Path, path: Path, concurrencies: list[int], options: dict[str
             name: stack.enter_context(Worker(name, setup))
             for name, setup in _setups(home, path, config, peers, options).items()
         }
+        load = OthersLoad()
         played = play(
             _arms(workers, variants, peers),
             cells,
@@ -139,11 +140,13 @@ def _compare(home: Path, path: Path, concurrencies: list[int], options: dict[str
             seed=options["seed"],
             progress=_said,
         )
+        others = load.share()
         perplexities = _perplexities(workers, asks, options["perplexity_tokens"])
         details = {name: worker.details for name, worker in workers.items()}
         opening_ms = {name: worker.opening_ms for name, worker in workers.items()}
     comparison = compared(played, greedy=options["temperature"] == 0.0)
     show(comparison, _console())
+    click.echo(f"others kept the processors {others:.0%} busy meanwhile")
     for name, value in perplexities.items():
         click.echo(f"{name}: perplexity {value:.4f}")
     if options["chart"] is not None:
@@ -155,6 +158,7 @@ def _compare(home: Path, path: Path, concurrencies: list[int], options: dict[str
             "opening_ms": opening_ms,
             "engines": details,
             "machine": machine(),
+            "others_load": others,
             "settings": _settings(options, config, cells),
         }
         _write(options["output"], document)
@@ -309,7 +313,7 @@ def _settings(
     names = ("rounds", "limit", "max_new_tokens", "temperature", "seed", "perplexity_tokens")
     return {
         **{name: options[name] for name in names},
-        "command": ["dflash", "bench", *sys.argv[2:]],
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "config": config,
         "cells": [
             {

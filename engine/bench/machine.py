@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from importlib import metadata
 from pathlib import Path
 
@@ -35,6 +36,33 @@ def peak_memory_bytes() -> int:
         return int(psutil.Process().memory_info().rss)
     [kilobytes] = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
     return int(kilobytes) * 1024
+
+
+class OthersLoad:
+    """How busy everybody else keeps the processors from its making on: a measurement's doubt.
+
+    Ours are this process and those it has started that are still there.
+    """
+
+    def __init__(self) -> None:
+        self._began, self._busy, self._own = time.monotonic(), _busy_s(), _own_s()
+
+    def share(self) -> float:
+        """Return others' processor time since then, as a share of all there was."""
+        there_was = (time.monotonic() - self._began) * (os.cpu_count() or 1)
+        others = (_busy_s() - self._busy) - (_own_s() - self._own)
+        return min(max(others / there_was, 0.0), 1.0)
+
+
+def _busy_s() -> float:
+    times = psutil.cpu_times()._asdict()
+    return float(sum(times.get(kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq")))
+
+
+def _own_s() -> float:
+    this = psutil.Process()
+    times = [process.cpu_times() for process in (this, *this.children(recursive=True))]
+    return float(sum(spent.user + spent.system for spent in times))
 
 
 def _processor_facts() -> dict[str, str]:

@@ -35,8 +35,7 @@ from engine.model.block_decoder import BlockDecoder
 from engine.model.rows import Segment, StepRows
 
 COPY_BYTES = 256 * 2**20
-SQUARE = 2048  # of the 8-bit products
-FEW_ROWS = 256  # of our own
+SQUARE, FEW_ROWS = 2048, 256  # of the 8-bit products
 KEY_BYTES = 1 + 4 / 32  # of one stored key or value element: 8 bits, and a scale for 32
 PROJECTIONS = ("qkv", "output", "gate_up", "down")
 # the kernels' phase that computes each part
@@ -220,14 +219,14 @@ def _copied(size: int) -> float:
 
 
 def _multiplied(runtime: Runtime) -> float:
-    one = torch.ones(SQUARE, SQUARE, dtype=torch.int8)
+    few = torch.ones(FEW_ROWS, SQUARE, dtype=torch.int8)
+    square = torch.ones(SQUARE, SQUARE, dtype=torch.int8)
     blocks = np.zeros((SQUARE, SQUARE // GROUP, Q8_0_BYTES), np.uint8)
     matrix, rows = runtime.matrix(BlockMatrix(blocks)), torch.zeros(FEW_ROWS, SQUARE)
     seconds = min(
-        _fastest(lambda: torch._int_mm(one, one)) / SQUARE,
-        _fastest(lambda: matrix.project(rows)) / FEW_ROWS,
+        _fastest(lambda: torch._int_mm(few, square)), _fastest(lambda: matrix.project(rows))
     )
-    return SQUARE**2 / seconds / 1e9
+    return FEW_ROWS * SQUARE**2 / seconds / 1e9
 
 
 def _fastest(work: Callable[[], object], attempts: int = 5) -> float:

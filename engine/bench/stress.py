@@ -93,7 +93,7 @@ def stress(
     plain = list(_requests(asks, max_tokens, len(asks) * 2))
     undrafted = model.loop(msgspec.structs.replace(config, draft=False))
     expected = {
-        done.request_id.partition("@")[0]: done.token_ids
+        done.request_id.rpartition("@")[0]: done.token_ids
         for done in complete(undrafted, plain, concurrency=1)
     }
     gaps, faults = _Gaps(), []
@@ -110,7 +110,7 @@ def stress(
     for done in complete(loop, coming(), concurrency=concurrency, on_step=gaps.take):
         requests += 1
         tokens += len(done.token_ids)
-        fault = _fault(done, expected[done.request_id.partition("@")[0]])
+        fault = _fault(done, expected[done.request_id.rpartition("@")[0]])
         if fault is not None:
             errors += done.finish_reason is FinishReason.ERROR
             garbled += done.finish_reason is not FinishReason.ERROR
@@ -139,7 +139,7 @@ def _requests(
 ) -> Iterator[GenerationRequest]:
     """Yield requests without end, or `count`: each prompt greedy, then each sampled, and again.
 
-    What stands before "@" in an id says which plain answer it must equal.
+    What stands before the last "@" of an id says which plain answer it must equal.
     """
     number = 0
     while count is None or number < count:

@@ -49,6 +49,7 @@ def test_variants_take_turns_and_say_the_same(home: Path, tmp_path: Path) -> Non
     assert document["identical"]
     assert document["engines"]["dflash"]["backend"] == "fp32"
     assert document["perplexity"]["dflash"] > 1
+    assert 0 <= document["others_load"] <= 1
     assert document["opening_ms"]["dflash"] > 0
     by_arm = {row["arm"]: row for row in document["results"] if row["category"] is None}
     assert by_arm["dflash"]["prefill_tokens_per_s"] > 0
