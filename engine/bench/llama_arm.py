@@ -1,8 +1,9 @@
 """llama.cpp as an arm, through llama-cpp-python's low-level functions: continuous batching.
 
 Every step is one `llama_decode` over all running sequences, their next tokens first and then
-prompts that wait, as llama.cpp's own server does it. Flash attention, weight repacking and the
-placing of keys are left to llama.cpp's own judgement.
+prompts that wait, as llama.cpp's own server does it. Weight repacking and the placing of keys are
+left to llama.cpp's own judgement. Its flash attention helps some workloads and harms others, so
+each workload runs with and without it the first time, and from then on with what decoded faster.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bench.records import Answer, Ask, Run, Scored, Setup, StepLog, Windows, Workload
+from engine.bench.statistics import decode_rate
 from engine.errors import EngineError
 
 BATCH_TOKENS = 2048  # of one llama_decode at most: llama.cpp's default
 LOOKUP = "lookup"  # a variant: llama-cpp-python's drafts from the text's own n-grams
+FLASH_ATTENTION = (1, 0)  # of llama_flash_attn_type: enabled, disabled
 ERROR_LEVEL = 4  # of llama.cpp's log
 
 
@@ -62,7 +65,8 @@ class LlamaArm:
             raise EngineError(f"llama.cpp cannot load {setup.path}")
         self._vocabulary_size = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self._model))
         self._context: Any = None
-        self._room = (0, 0)  # sequences, tokens of each
+        self._room = (0, 0, 0)  # sequences, tokens of each, flash attention
+        self._flash: dict[tuple[int, tuple[Ask, ...]], int] = {}  # what suits a workload
 
     @property
     def details(self) -> dict[str, str]:
@@ -78,17 +82,16 @@ class LlamaArm:
         """Continue the prompts; the context is made, and its memory cleared, before the clock."""
         if workload.variant == LOOKUP:
             return self._looked_up(workload)
-        longest = max(len(ask.prompt_ids) for ask in workload.asks) + workload.max_tokens
-        self._open(workload.concurrency, longest)
-        sampler = self._sampler(workload)
-        try:
-            return self._batched(workload, sampler)
-        finally:
-            self._llama.llama_sampler_free(sampler)
+        key = (workload.concurrency, workload.asks)
+        if key in self._flash:
+            return self._attended(workload, self._flash[key])
+        runs = {flash: self._attended(workload, flash) for flash in FLASH_ATTENTION}
+        self._flash[key] = max(runs, key=lambda flash: decode_rate([runs[flash]]) or 0.0)
+        return runs[self._flash[key]]
 
     def score(self, windows: Windows) -> Scored:
         """Score windows, each from an empty context."""
-        self._open(1, max(map(len, windows.windows)))
+        self._open(1, max(map(len, windows.windows)), FLASH_ATTENTION[0])
         total, tokens = 0.0, 0
         for window, first in zip(windows.windows, windows.firsts, strict=True):
             self._clear()
@@ -105,6 +108,15 @@ class LlamaArm:
                 tokens += 1
             batch.free()
         return Scored(total, tokens)
+
+    def _attended(self, workload: Workload, flash: int) -> Run:
+        longest = max(len(ask.prompt_ids) for ask in workload.asks) + workload.max_tokens
+        self._open(workload.concurrency, longest, flash)
+        sampler = self._sampler(workload)
+        try:
+            return self._batched(workload, sampler)
+        finally:
+            self._llama.llama_sampler_free(sampler)
 
     def _batched(self, workload: Workload, sampler: Any) -> Run:
         waiting = deque(workload.asks)
@@ -189,9 +201,10 @@ class LlamaArm:
     def _over(self, token_ids: list[int], workload: Workload) -> bool:
         return token_ids[-1] in self._eos_ids or len(token_ids) >= workload.max_tokens
 
-    def _open(self, sequences: int, tokens: int) -> None:
-        """Make room for so many sequences, or clear the room that is there."""
-        if self._context is not None and self._room[0] == sequences and self._room[1] >= tokens:
+    def _open(self, sequences: int, tokens: int, flash: int) -> None:
+        """Make room for so many sequences, or clear the room that is there if it is the same."""
+        room = (sequences, _rounded(tokens), flash)
+        if self._room == room:
             self._clear()
             return
         llama = self._llama
@@ -199,13 +212,14 @@ class LlamaArm:
             llama.llama_free(self._context)
         params = llama.llama_context_default_params()
         params.n_ctx = _rounded(tokens) * sequences
+        params.flash_attn_type = flash
         params.n_batch = BATCH_TOKENS
         params.n_seq_max = sequences
         params.n_threads = params.n_threads_batch = self._threads
         self._context = llama.llama_init_from_model(self._model, params)
         if not self._context:
             raise EngineError(f"llama.cpp has no room for {sequences} times {tokens} tokens")
-        self._room = (sequences, _rounded(tokens))
+        self._room = room
 
     def _clear(self) -> None:
         self._llama.llama_memory_clear(self._llama.llama_get_memory(self._context), False)
