@@ -146,6 +146,8 @@ def _compare(home: Path, path: Path, concurrencies: list[int], options: dict[str
         opening_ms = {name: worker.opening_ms for name, worker in workers.items()}
     comparison = compared(played, greedy=options["temperature"] == 0.0)
     show(comparison, _console())
+    for name, facts in details.items():
+        click.echo(f"{name}: " + ", ".join(f"{fact} {value}" for fact, value in facts.items()))
     click.echo(f"others kept the processors {others:.0%} busy meanwhile")
     for name, value in perplexities.items():
         click.echo(f"{name}: perplexity {value:.4f}")

@@ -25,7 +25,8 @@ from engine.bench.records import (
 )
 from engine.errors import EngineError
 
-WORKER = ("-m", "engine.bench.worker")
+# -P: a folder called `engine` where the bench was started is not ours
+WORKER = ("-P", "-m", "engine.bench.worker")
 LAST_WORDS = 800  # characters of a dead worker's stderr that are shown
 
 
