@@ -56,6 +56,12 @@ EXISTING = click.Path(dir_okay=False, exists=True, path_type=Path)
     help="The concurrencies at which each category runs alone; at others they are mixed.",
 )
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option(
+    "--within",
+    type=click.FloatRange(0.0),
+    metavar="SECONDS",
+    help="Begin no further round after so long.",
+)
 @click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True)
 @click.option("--temperature", type=click.FloatRange(0.0), default=0.0, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
@@ -138,6 +144,7 @@ def _compare(home: Path, path: Path, concurrencies: list[int], options: dict[str
             max_tokens=options["max_new_tokens"],
             temperature=options["temperature"],
             seed=options["seed"],
+            within_s=options["within"],
             progress=_said,
         )
         others = load.share()
@@ -312,7 +319,7 @@ def _perplexities(workers: dict[str, Worker], asks: Sequence[Ask], tokens: int) 
 def _settings(
     options: dict[str, Any], config: EngineConfig, cells: Sequence[Cell]
 ) -> dict[str, Any]:
-    names = ("rounds", "limit", "max_new_tokens", "temperature", "seed", "perplexity_tokens")
+    names = ("limit", "max_new_tokens", "temperature", "seed", "perplexity_tokens")
     return {
         **{name: options[name] for name in names},
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -107,17 +108,22 @@ def play(
     max_tokens: int,
     temperature: float,
     seed: int,
+    within_s: float | None = None,
     progress: Callable[[str, Cell, int, Run], None] = lambda *_: None,
 ) -> Played:
     """Run every cell on every arm in each round, beginning with another arm each time.
 
-    Before the first round each arm answers one prompt, so that nobody pays for first touches.
+    Before the first round each arm answers one prompt, so that nobody pays for first touches. No
+    round but the first begins after `within_s`.
     """
+    began = time.monotonic()
     warmth = Workload(cells[0].asks[:1], 1, min(max_tokens, WARMTH_TOKENS), temperature, seed)
     for arm in arms:
         arm.engine.run(msgspec.structs.replace(warmth, variant=arm.variant))
     played = Played(arms, cells, {arm.name: [[] for _ in cells] for arm in arms})
     for number in range(rounds):
+        if number and within_s is not None and time.monotonic() - began >= within_s:
+            break
         for index, cell in enumerate(cells):
             turns = [arms[(number + index + turn) % len(arms)] for turn in range(len(arms))]
             for arm in turns:

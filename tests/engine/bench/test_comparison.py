@@ -11,7 +11,9 @@ from engine.bench.variants import OURS, VARIANTS
 from engine.config import EngineConfig
 
 
-def compare(*arms: Arm, concurrencies: list[int], rounds: int = 3) -> Comparison:
+def compare(
+    *arms: Arm, concurrencies: list[int], rounds: int = 3, within_s: float | None = None
+) -> Comparison:
     asks = [ask("c1"), ask("c2"), ask("m1", "maths"), ask("m2", "maths"), ask("m3", "maths")]
     played = play(
         arms,
@@ -20,6 +22,7 @@ def compare(*arms: Arm, concurrencies: list[int], rounds: int = 3) -> Comparison
         max_tokens=8,
         temperature=0.0,
         seed=0,
+        within_s=within_s,
     )
     return compared(played, greedy=True)
 
@@ -86,6 +89,11 @@ def test_arms_of_ours_must_say_the_same_and_peers_need_not() -> None:
     assert found.agreement == {"llama.cpp": pytest.approx(2 / 3)}
     variant = Arm("restart", ToldArm(says=other), own=True)
     assert not compare(ours, variant, concurrencies=[1]).identical
+
+
+def test_time_that_is_up_ends_it_after_a_whole_round() -> None:
+    found = compare(Arm("dflash", ToldArm(), own=True), concurrencies=[1], within_s=0.0)
+    assert found.rounds == 1
 
 
 def test_every_variant_is_a_configuration() -> None:
