@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from engine.bench.records import Ask, Run, Workload
-from engine.bench.statistics import Figures, agreement, figures, of_category, ratio
+from engine.bench.statistics import Figures, agreement, figures, of_category, prefill_rate, ratio
 
 WARMTH_TOKENS = 16
 
@@ -63,6 +63,7 @@ class Comparison(msgspec.Struct, frozen=True):
     """What came out. `ratios` are of decode tokens/s, ours to theirs, by arm and concurrency."""
 
     ratios: dict[str, dict[str, float]]
+    prefill_ratios: dict[str, dict[str, float]]
     ratios_by_category: dict[str, dict[str, dict[str, float]]]  # arm, concurrency, category
     agreement: dict[str, float]  # of peers with us, of greedy answers: see `statistics.agreement`
     identical: bool  # whether all arms of ours said the same tokens
@@ -143,6 +144,7 @@ def compared(played: Played, *, greedy: bool) -> Comparison:
     ours, *others = played.arms
     results: list[Figures] = []
     ratios: dict[str, dict[str, float]] = {arm.name: {} for arm in others}
+    prefill: dict[str, dict[str, float]] = {arm.name: {} for arm in others}
     by_category: dict[str, dict[str, dict[str, float]]] = {arm.name: {} for arm in others}
     for concurrency in dict.fromkeys(cell.concurrency for cell in played.cells):
         found = [i for i, cell in enumerate(played.cells) if cell.concurrency == concurrency]
@@ -155,6 +157,8 @@ def compared(played: Played, *, greedy: bool) -> Comparison:
             own, their = played.rounds(ours.name, found), played.rounds(arm.name, found)
             if (overall := ratio(own, their)) is not None:
                 ratios[arm.name][str(concurrency)] = overall
+            if (overall := ratio(own, their, prefill_rate)) is not None:
+                prefill[arm.name][str(concurrency)] = overall
             for index in found:
                 category = played.cells[index].category
                 single = ratio(played.rounds(ours.name, [index]), played.rounds(arm.name, [index]))
@@ -163,6 +167,7 @@ def compared(played: Played, *, greedy: bool) -> Comparison:
                     of_arm[category] = single
     return Comparison(
         ratios=ratios,
+        prefill_ratios=prefill,
         ratios_by_category=by_category,
         agreement=_agreements(played) if greedy else {},
         identical=_identical(played),

@@ -138,13 +138,18 @@ def _figures(title: str, rows: Sequence[Figures]) -> Table:
 
 def _ratios(comparison: Comparison) -> Table:
     concurrencies = list(dict.fromkeys(row.concurrency for row in comparison.results))
-    table = Table(title="decode tokens/s, ours to theirs", title_justify="left")
+    table = Table(title="ours to theirs, by concurrency", title_justify="left")
     table.add_column("arm")
-    for concurrency in concurrencies:
-        table.add_column(str(concurrency), justify="right")
+    for kind in ("decode", "prefill"):
+        for concurrency in concurrencies:
+            table.add_column(f"{kind} {concurrency}", justify="right")
     table.add_column("by category")
-    for arm, by_concurrency in comparison.ratios.items():
-        cells = [_shown(by_concurrency.get(str(concurrency)), 2) for concurrency in concurrencies]
+    for arm in comparison.ratios:
+        cells = [
+            _shown(ratios[arm].get(str(concurrency)), 2)
+            for ratios in (comparison.ratios, comparison.prefill_ratios)
+            for concurrency in concurrencies
+        ]
         single = comparison.ratios_by_category[arm]
         words = [
             f"{category} {value:.2f}"

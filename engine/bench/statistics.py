@@ -7,7 +7,7 @@ round, between runs made next to each other, so that what the machine did meanwh
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 
 import msgspec
@@ -54,7 +54,7 @@ def figures(
     """Summarise an arm's rounds; unless it ran `alone`, a category has no rates of its own."""
     runs = [run for pooled in rounds for run in pooled]
     answers = [answer for run in runs for answer in run.answers]
-    rates = [rate for pooled in rounds if (rate := decode_rate(pooled)) is not None]
+    rates = _known(map(decode_rate, rounds))
     steps = sorted(step for run in runs for step in run.step_ms)
     first = [answer.first_token_ms for answer in answers if answer.first_token_ms is not None]
     counters = _counters(answers)
@@ -69,10 +69,8 @@ def figures(
         decode_tokens_per_s=_median(rates) if alone else None,
         decode_tokens_per_s_min=min(rates) if alone and rates else None,
         decode_tokens_per_s_max=max(rates) if alone and rates else None,
-        tokens_per_s=_median(_rates(rounds, "emitted_tokens", "elapsed_ms")) if alone else None,
-        prefill_tokens_per_s=(
-            _median(_rates(rounds, "prefill_tokens", "prefill_ms")) if alone else None
-        ),
+        tokens_per_s=_median(_known(map(_whole_rate, rounds))) if alone else None,
+        prefill_tokens_per_s=_median(_known(map(prefill_rate, rounds))) if alone else None,
         first_token_ms=_median(first),
         step_ms=_median(steps) if alone else None,
         step_ms_p95=percentile(steps, 0.95) if alone else None,
@@ -98,11 +96,17 @@ def decode_rate(runs: Iterable[Run]) -> float | None:
     return _rate(sum(run.decode_tokens for run in runs), sum(run.decode_ms for run in runs))
 
 
-def ratio(ours: Rounds, theirs: Rounds) -> float | None:
-    """Return how many times as fast ours decodes: the median of the rounds' ratios."""
-    pairs = [
-        (decode_rate(own), decode_rate(other)) for own, other in zip(ours, theirs, strict=True)
-    ]
+def prefill_rate(runs: Iterable[Run]) -> float | None:
+    """Return prompt tokens per second of the runs' prefill steps; null if they have none."""
+    runs = list(runs)
+    return _rate(sum(run.prefill_tokens for run in runs), sum(run.prefill_ms for run in runs))
+
+
+def ratio(
+    ours: Rounds, theirs: Rounds, rate: Callable[[Iterable[Run]], float | None] = decode_rate
+) -> float | None:
+    """Return how many times as fast ours is: the median of the rounds' ratios."""
+    pairs = [(rate(own), rate(other)) for own, other in zip(ours, theirs, strict=True)]
     return _median([own / other for own, other in pairs if own is not None and other])
 
 
@@ -154,14 +158,12 @@ def _counters(answers: Sequence[Answer]) -> DraftCounters | None:
     return total
 
 
-def _rates(rounds: Rounds, tokens: str, times_ms: str) -> list[float]:
-    found = [
-        _rate(
-            sum(getattr(run, tokens) for run in runs), sum(getattr(run, times_ms) for run in runs)
-        )
-        for runs in rounds
-    ]
-    return [rate for rate in found if rate is not None]
+def _whole_rate(runs: Sequence[Run]) -> float | None:
+    return _rate(sum(run.emitted_tokens for run in runs), sum(run.elapsed_ms for run in runs))
+
+
+def _known(rates: Iterable[float | None]) -> list[float]:
+    return [rate for rate in rates if rate is not None]
 
 
 def _rate(tokens: int, elapsed_ms: float) -> float | None:

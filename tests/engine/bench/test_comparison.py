@@ -67,6 +67,7 @@ def test_ratios_are_ours_to_theirs_by_concurrency_and_category() -> None:
         "llama.cpp": {"1": pytest.approx(2.5), "8": pytest.approx(2.5)},
         "llama.cpp+lookup": {"1": pytest.approx(0.5)},
     }
+    assert found.prefill_ratios["llama.cpp"]["8"] == pytest.approx(2.5)
     assert set(found.ratios_by_category["llama.cpp"]["1"]) == {"code", "maths"}
     assert found.rounds == 3
     rows = {(row.arm, row.concurrency, row.category) for row in found.results}
