@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import structlog
 import torch
@@ -19,11 +18,13 @@ from engine.errors import InvalidRequest
 from engine.graph.acceptance import clip
 from engine.graph.tree import bare
 from engine.loop.cost import StepCost
+from engine.loop.degradation import Degradation, Window
 from engine.loop.emission import Emission
+from engine.loop.protocols import StepDecoder, Vocabulary
 from engine.loop.rows import Part, step_rows
 from engine.loop.tally import Tally
 from engine.loop.verification import LogitsProbe, verify
-from engine.model.rows import StepRows
+from engine.model.statistics import RawStatistics
 from engine.processors import LogitsProcessor, ProcessorFailed, runs_undrafted
 from engine.records import (
     BlockRecord,
@@ -46,35 +47,6 @@ PAGE_SIZE = 16
 _RECENT = 32  # tokens of context shown to the draft layer
 
 
-class SlotStorage(Protocol):
-    """What the loop asks of the place where keys and values lie."""
-
-    slots: int
-
-    def move(self, src_slots: Tensor, dst_slots: Tensor) -> None:
-        """Copy slots in every layer; everything is read before anything is written."""
-
-
-class StepDecoder(Protocol):
-    """What the loop asks of a model; see `engine.model.loading` for those there are."""
-
-    @property
-    def storage(self) -> SlotStorage:
-        """Where keys and values lie."""
-
-    def forward(self, step: StepRows) -> Tensor:
-        """Write the rows' keys and values, return raw logits [Q, V] float32."""
-
-
-class Vocabulary(Protocol):
-    """What the loop asks of a tokenizer."""
-
-    eos_ids: frozenset[int]
-
-    def piece(self, token_id: int) -> bytes:
-        """Return the bytes that a token appends."""
-
-
 @dataclass(slots=True, eq=False)
 class Live:
     """A request between its submission and its finish record."""
@@ -84,6 +56,7 @@ class Live:
     processors: tuple[LogitsProcessor, ...]
     may_draft: bool
     session: DraftSession | None = None  # opened with the first draft
+    told: int = 0  # tokens that the session knows
     cancelled: bool = False
 
 
@@ -95,6 +68,8 @@ class _Outcome:
     blocks: list[BlockRecord] = field(default_factory=list)
     finishes: list[FinishRecord] = field(default_factory=list)
     moves: list[tuple[int, int]] = field(default_factory=list)  # slots, from and to
+    drawn: int = 0  # tokens
+    drafted: Window = field(default_factory=Window)
 
 
 class DecodeLoop:
@@ -130,6 +105,7 @@ class DecodeLoop:
         self._probe = probe
         self._on_failure = on_failure or _log_failure
         self._cost = cost or StepCost()
+        self._degradation = Degradation(config.degrade_policy)
         self._live: dict[str, Live] = {}
         self._arrivals = 0
         self._step_index = 0
@@ -177,7 +153,8 @@ class DecodeLoop:
         plan = self.scheduler.plan()
         if plan.turns:
             drafts = self._draft(plan)
-            self._compute(self._parts(plan, drafts), drafts, outcome)
+            spent_ms = (time.monotonic_ns() - start_ns) / 1e6
+            self._compute(self._parts(plan, drafts), drafts, outcome, spent_ms)
         record = StepRecord(
             engine_epoch=self._engine_epoch,
             step_index=self._step_index,
@@ -210,16 +187,23 @@ class DecodeLoop:
 
     def stats(self) -> EngineStats:
         """Return a snapshot of queues, pages and counters."""
+        degradation = self._degradation
+        judged = degradation.judged
         return EngineStats(
             running=self.scheduler.running,
             waiting=self.scheduler.waiting,
-            draft_enabled=self._config.draft,
+            draft_enabled=self._config.draft and degradation.drafting,
             counters=self.counters,
             pages_free=self.pool.free,
             pages_used=self.pool.used,
             pages_cached=self.pool.cached,
             draft_cache_tokens=self.drafter.shared.tokens,
             emitted_tokens_per_s=self._tally.tokens_per_s,
+            draft_state=degradation.state.value,
+            draft_alert=degradation.alert,
+            window_hit_rate=judged.hit_rate if judged else None,
+            window_speedup=judged.speedup if judged else None,
+            step_cost_ms=self._cost.curve,
         )
 
     def _end_the_overdue(self, now_ns: int, outcome: _Outcome) -> None:
@@ -231,39 +215,52 @@ class DecodeLoop:
                 self._finish(live, FinishReason.DEADLINE, outcome)
 
     def _draft(self, plan: Plan) -> dict[LiveSequence, Draft]:
-        """Draft for up to `verifier_batch_size` requests, as far as rows and pages allow."""
-        drafts: dict[LiveSequence, Draft] = {}
-        rows = sum(turn.rows for turn in plan.turns)
-        tokens = sum(turn.draws for turn in plan.turns) * self._tally.expected_length
-        spare = plan.spare_rows
+        """Draft for up to `verifier_batch_size` requests, as far as it pays and pages allow."""
+        rows, spare = sum(turn.rows for turn in plan.turns), plan.spare_rows
+        draws = sum(turn.draws for turn in plan.turns)
+        most = min(self._config.node_budget - 1, spare)
+        certain = [1.0] * most
+        if not self._degradation.drafting or not self._cost.nodes_worth(rows, draws, certain):
+            return {}
+        least = self._cost.least_probability(rows, draws, most)
+        offers: list[tuple[Turn, Draft]] = []
         for turn in plan.drafters():
-            sequence, live = turn.sequence, self._live[turn.sequence.request_id]
-            if len(drafts) == self._config.verifier_batch_size or not spare:
+            if len(offers) == self._config.verifier_batch_size:
                 break
+            sequence, live = turn.sequence, self._live[turn.sequence.request_id]
             if not live.may_draft:
                 continue
-            draft = self._session(live).propose(
+            sequence.drafted_at = self._step_index
+            if draft := self._session(live).propose(
                 sequence.tokens[-_RECENT:],
                 depth_limit=sequence.remaining - 1,
-                node_budget=min(self._config.node_budget, spare + 1),
-                least_probability=self._cost.least_probability(rows, tokens),
-            )
-            if draft is None:
-                continue
-            granted = self.scheduler.grant(turn, len(draft.tree) - 1)
-            if granted:
-                drafts[sequence] = draft.pruned(granted + 1)
-                sequence.drafted_at = self._step_index
-                rows += granted
-                spare -= granted
+                node_budget=most + 1,
+                least_probability=least,
+            ):
+                offers.append((turn, draft))
+        trees = [draft.tree for _, draft in offers]
+        drafts: dict[LiveSequence, Draft] = {}
+        for index, count in self._cost.chosen_nodes(rows, draws, trees, spare).items():
+            turn, draft = offers[index]
+            if granted := self.scheduler.grant(turn, count):
+                drafts[turn.sequence] = draft.pruned(granted + 1)
         return drafts
 
     def _session(self, live: Live) -> DraftSession:
+        """Return the request's session, told of everything; opens it with the first draft."""
         if live.session is None:
             request = live.sequence.request
             live.session = self.drafter.open(request.tenant_id, request.prompt_ids)
-            live.session.extend(live.sequence.tokens[len(request.prompt_ids) :], drafted=False)
+            live.told = len(request.prompt_ids)
+        self._tell(live, live.session, drafted=False)
         return live.session
+
+    def _tell(self, live: Live, session: DraftSession, *, drafted: bool) -> None:
+        """Tell a session what was drawn since it was last told; nothing, usually, or one step's."""
+        tokens = live.sequence.tokens
+        if live.told < len(tokens):
+            session.extend(tokens[live.told :], drafted=drafted)
+            live.told = len(tokens)
 
     def _parts(self, plan: Plan, drafts: dict[LiveSequence, Draft]) -> list[Part]:
         parts = []
@@ -276,23 +273,34 @@ class DecodeLoop:
         return parts
 
     def _compute(
-        self, parts: list[Part], drafts: dict[LiveSequence, Draft], outcome: _Outcome
+        self,
+        parts: list[Part],
+        drafts: dict[LiveSequence, Draft],
+        outcome: _Outcome,
+        spent_ms: float,
     ) -> None:
-        """Run the verifier over all parts, then commit each; a failure ends whom it concerns."""
+        """Run the verifier over all parts, then commit each; a failure ends whom it concerns.
+
+        `spent_ms` is what drafting took.
+        """
         outcome.work += [RequestWork(part.turn.sequence.request_id, part.work) for part in parts]
         rows = step_rows(parts)
         began = time.perf_counter()
         try:
             logits = self._decoder.forward(rows).cpu()
+            statistics = self._decoder.statistics(logits)
         except Exception as error:  # noqa: BLE001 -- whatever it is, nobody may be left hanging
             for part in parts:
                 self._fail(part.turn, error, outcome)
             return
-        self._cost.observe(len(rows.token_ids), time.perf_counter() - began)
+        verify_ms = (time.perf_counter() - began) * 1e3
+        if len(rows.logit_rows) == len(rows.token_ids):  # prefill has no head to pay for
+            self._cost.observe(len(rows.token_ids), verify_ms)
         first = 0
         for part in parts:
-            own = logits[first : first + part.nodes + 1] if part.tree else logits[:0]
-            first += len(own)
+            last = first + part.nodes + 1 if part.tree else first
+            own = (logits[first:last], statistics[first:last])
+            first = last
             try:
                 self._commit(part, drafts.get(part.turn.sequence), own, outcome)
             except Exception as error:  # noqa: BLE001 -- one request's failure is not the others'
@@ -301,8 +309,18 @@ class DecodeLoop:
             with torch.inference_mode():  # as the storage was written
                 src_slots, dst_slots = torch.tensor(outcome.moves).unbind(1)
                 self._decoder.storage.move(src_slots, dst_slots)
+        if all(part.tree and part.turn.rows == 1 for part in parts):  # nothing but decoding
+            plain_ms = self._cost.time_ms(len(parts)) * outcome.drawn / len(parts)
+            outcome.drafted.plain_ms, outcome.drafted.spent_ms = plain_ms, spent_ms + verify_ms
+            self._degradation.take(outcome.drafted)
 
-    def _commit(self, part: Part, draft: Draft | None, logits: Tensor, outcome: _Outcome) -> None:
+    def _commit(
+        self,
+        part: Part,
+        draft: Draft | None,
+        verifier: tuple[Tensor, list[RawStatistics]],
+        outcome: _Outcome,
+    ) -> None:
         """Take over one request's part of a step: its tokens, its keys, its block, its end."""
         sequence = part.turn.sequence
         live = self._live[sequence.request_id]
@@ -313,7 +331,7 @@ class DecodeLoop:
             sequence.request,
             sequence.tokens,
             part.tree,
-            logits,
+            *verifier,
             emission=live.emission,
             processors=live.processors,
             probe=self._probe,
@@ -328,11 +346,15 @@ class DecodeLoop:
             if node != depth
         ]
         sequence.advance(root + len(walked.nodes), walked.tokens)
-        live.emission.count(clip(part.tree, walked, ended=ended), len(part.tree))
-        if live.session:
+        clipped = clip(part.tree, walked, ended=ended)
+        live.emission.count(clipped, len(part.tree))
+        outcome.drawn += len(walked.tokens)
+        if draft:
+            outcome.drafted.add(Window(1, clipped.depth, walked.accepted))
+        if live.session and self._degradation.drafting:
             if draft:
                 live.session.observe(draft, walked, verified.entropies)
-            live.session.extend(walked.tokens, drafted=draft is not None)
+            self._tell(live, live.session, drafted=draft is not None)
         if block := live.emission.block():
             outcome.blocks.append(block)
         if live.emission.reason is not None:

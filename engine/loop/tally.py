@@ -10,7 +10,6 @@ import msgspec
 from engine.records import BlockRecord, DraftCounters, StepRecord
 
 _WINDOW_NS = 10_000_000_000
-_PRIOR_STEPS = 4.0  # of one token each, until a mean accepted length is known
 
 
 def counted(blocks: Iterable[BlockRecord]) -> DraftCounters:
@@ -63,9 +62,3 @@ class Tally:
             return None
         elapsed_ns = self._window[-1][1] - self._window[0][0]
         return tokens * 1e9 / elapsed_ns if elapsed_ns else None
-
-    @property
-    def expected_length(self) -> float:
-        """The mean accepted length, with a prior of a few steps of one token."""
-        counters = self.counters
-        return (counters.emitted_tokens + _PRIOR_STEPS) / (counters.steps + _PRIOR_STEPS)

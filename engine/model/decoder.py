@@ -24,6 +24,7 @@ from engine.kernels.tiles import cover
 from engine.model.attention import Attention, Bucket
 from engine.model.rope import RotaryTable
 from engine.model.rows import StepRows
+from engine.model.statistics import RawStatistics, raw_statistics
 from engine.model.weights import Weights, load_weights
 
 # below this many elements torch runs an operation on one thread; above it, it may end a thread's
@@ -35,7 +36,14 @@ class Decoder:
     """A loaded model and its key-value storage. Not thread-safe."""
 
     def __init__(
-        self, header: Header, weights: Weights, storage: KvStorage, backend: str, threads: int
+        self,
+        header: Header,
+        weights: Weights,
+        storage: KvStorage,
+        rotary: RotaryTable,
+        *,
+        backend: str,
+        threads: int,
     ) -> None:
         self.header = header
         self.info: Architecture = header.model.architecture
@@ -45,7 +53,7 @@ class Decoder:
         self.threads = threads
         self._weights = weights
         self._device = weights.embedding.device
-        self._rotary = RotaryTable(self.info, self._device)
+        self._rotary = rotary
         self._attention = Attention(self.info, storage.null_slot, self._device)
         self.row_tiles = weights.row_tiles
         self.batch_invariant = self._attention.batch_invariant
@@ -59,11 +67,13 @@ class Decoder:
         device: str = "cpu",
         threads: int | None = None,
         kv_tokens: int = 16384,
+        rope_scaling_factor: float = 1.0,
     ) -> Decoder:
         """Load a `.dfm`, its checksum verified, and set the process's torch thread count.
 
         `threads` defaults to one per core this process may use; `kv_tokens` is the capacity of
-        the storage. Raises InvalidModelFile, UnsupportedModel.
+        the storage; positions are multiplied by `rope_scaling_factor` before they are rotated.
+        Raises InvalidModelFile, UnsupportedModel.
         """
         opened = open_backend(backend)
         file = ModelFile.open(path)
@@ -76,7 +86,8 @@ class Decoder:
         # only now, when the tensors have borne out the sizes that it takes
         storage = KvStorage(shape.layers, kv_tokens, shape.kv_heads, shape.head_dim, device)
         with torch.inference_mode():
-            return cls(file.header, weights, storage, opened.name, count)
+            rotary = RotaryTable(shape, torch.device(device), rope_scaling_factor)
+            return cls(file.header, weights, storage, rotary, backend=opened.name, threads=count)
 
     @property
     def device(self) -> str:
@@ -109,6 +120,10 @@ class Decoder:
             _silu_(gate)
             hidden.add_(_project(layer.down, gate * up, tiles))
         return self._logits(hidden, step.logit_rows.to(self._device))
+
+    def statistics(self, logits: Tensor) -> list[RawStatistics]:
+        """Summarise rows of raw logits [Q, vocab] float32, on the CPU."""
+        return raw_statistics(logits.numpy())
 
     def _attend(
         self, layer: int, rotated: Tensor, slots: Tensor, buckets: tuple[Bucket, ...], mixed: Tensor

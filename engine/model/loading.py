@@ -23,6 +23,7 @@ def load_decoder(
     device: str = "cpu",
     threads: int | None = None,
     kv_tokens: int = 16384,
+    rope_scaling_factor: float = 1.0,
 ) -> AnyDecoder:
     """Load a `.dfm` for a backend: see the decoders' own `load`.
 
@@ -33,11 +34,18 @@ def load_decoder(
         backend = _fastest(path, device)
     if backend != block_decoder.BACKEND:
         return Decoder.load(
-            path, backend=backend, device=device, threads=threads, kv_tokens=kv_tokens
+            path,
+            backend=backend,
+            device=device,
+            threads=threads,
+            kv_tokens=kv_tokens,
+            rope_scaling_factor=rope_scaling_factor,
         )
     if device != "cpu":
         raise UnsupportedModel(f"backend {backend!r} computes on the CPU, not on {device}")
-    return BlockDecoder.load(path, threads=threads, kv_tokens=kv_tokens)
+    return BlockDecoder.load(
+        path, threads=threads, kv_tokens=kv_tokens, rope_scaling_factor=rope_scaling_factor
+    )
 
 
 def _fastest(path: Path | str, device: str) -> str:

@@ -26,7 +26,7 @@ class Sequence:
     tokens: list[int] = field(init=False)
     computed: int = 0  # leading tokens whose keys lie in the table
     computed_once: int = 0  # the most that `computed` ever was; below it, rows are recomputation
-    drafted_at: int = -1  # step of the last drafted verification, for fairness
+    drafted_at: int = -1  # step that last asked for a draft, for fairness
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt_ids)

@@ -78,6 +78,23 @@ def test_a_stress_run_ends_in_a_verdict(home: Path, tmp_path: Path) -> None:
     assert (result.exit_code == 0) == document["passed"] == ("FAILED" not in result.stdout)
 
 
+def test_a_profile_and_scaled_positions_are_taken_from_the_command_line(
+    home: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "stress.json"
+    run(
+        home,
+        *("--profile", "default", "--verifier-batch-size", 2, "--degrade-policy", "never"),
+        *("--rope-scaling-factor", 2.0, "--concurrency", 1, "--duration", 0, "--limit", 1),
+        *("--max-new-tokens", 4, "--json", output),
+    )
+    document = json.loads(output.read_text())
+    config = document["config"]
+    assert (config["draft_block_size"], config["verifier_batch_size"]) == (4, 2)
+    assert config["degrade_policy"] == "never"
+    assert document["engine"]["rope_scaling_factor"] == 2.0
+
+
 def test_a_peer_that_is_absent_is_a_clear_error(
     home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -91,3 +91,20 @@ def test_what_cannot_be_generated_is_said_precisely(
     result = run(home, generate, *arguments)
     assert result.exit_code != 0
     assert complaint in result.output + str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--expert-cache-size", 1024], "dense"),
+        (["--use-flash-attn2"], "CUDA kernel"),
+        (["--use-flash-attn2=draft"], "draft layer never"),
+        (["--longest-token-length", 256], "at least 512"),
+    ],
+)
+def test_parameters_that_this_model_cannot_honour_are_refused(
+    home: Path, arguments: list[object], why: str
+) -> None:
+    result = run(home, generate, "--prompt", "the", *arguments)
+    assert result.exit_code != 0
+    assert why in str(result.exception)
