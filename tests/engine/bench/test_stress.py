@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -68,7 +69,7 @@ def test_an_answer_that_load_changes_is_garbled(tmp_path: Path) -> None:
         return stress(of, config, asks, concurrency=3, duration_s=0.0, max_tokens=6)
 
     assert run(model).garbled == 0
-    broken = OpenModel(Garbling(model), model.tokenizer, model.limits, model.info)
+    broken = replace(model, decoder=Garbling(model))
     found = run(broken)
     assert found.garbled > 0
     assert not found.passed
