@@ -51,6 +51,7 @@ def issue(
     *,
     engine: EngineInfo | None,
     review: ReviewTerms | None,
+    parameters: Mapping[str, Any],
     test_mode: bool,
 ) -> None:
     """Sign and store a request's receipt, within the caller's transaction. Once per request."""
@@ -62,6 +63,7 @@ def issue(
             lines,
             engine=engine,
             review=review,
+            parameters=parameters,
             test_mode=test_mode,
             issued_at_us=now,
         )

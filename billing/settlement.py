@@ -6,6 +6,7 @@ request is settled exactly when it is final.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from decimal import Decimal
 
@@ -100,6 +101,7 @@ class Settlement:
             lines,
             engine=engine,
             review=terms,
+            parameters=json.loads(request.parameters),
             test_mode=request.test_mode,
         )
         alerts.balance(connection, summary.tenant_id)
@@ -117,9 +119,14 @@ class Settlement:
             )
 
 
-def _request(connection: Connection, request_id: str) -> Row[bool, str, bool]:
+def _request(connection: Connection, request_id: str) -> Row[bool, str, str, bool]:
     return connection.execute(
-        select(requests.c.test_mode, tenants.c.currency, tenants.c.review_opt_in)
+        select(
+            requests.c.test_mode,
+            requests.c.parameters,
+            tenants.c.currency,
+            tenants.c.review_opt_in,
+        )
         .join(tenants, tenants.c.id == requests.c.tenant_id)
         .where(requests.c.id == request_id)
     ).one()

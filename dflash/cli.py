@@ -40,6 +40,7 @@ COMMANDS: dict[str, Entry] = {
     "generate": Entry("engine.generation_cli", "Generate from prompts, without a gateway."),
     "bench": Entry("engine.bench_cli", "Measure decoding beside variants, peers, the machine."),
     "eval": Entry("engine.evaluation_cli", "Measure what a model file is worth: perplexity."),
+    "train-head": Entry("engine.training_cli", "Train a draft head on the model's own answers."),
     "units": Entry("metering.cli", "Show the semantic units of a text."),
     "usage": Entry("metering.usage_cli", "Show usage rollups, rebuild them, measure intake."),
     "tenant": Entry("api.cli", "Create and list tenants."),

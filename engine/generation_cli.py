@@ -54,6 +54,28 @@ def engine_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--top-p", type=float, default=1.0, show_default=True)
 @click.option("--min-p", type=float, default=0.0, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--repetition-penalty", type=float, default=1.0, show_default=True)
+@click.option("--frequency-penalty", type=float, default=0.0, show_default=True)
+@click.option("--presence-penalty", type=float, default=0.0, show_default=True)
+@click.option(
+    "--logit-bias",
+    type=(int, float),
+    multiple=True,
+    metavar="TOKEN BIAS",
+    help="Add to a token's logit; may be repeated.",
+)
+@click.option(
+    "--json-schema",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with the JSON schema that the answer must satisfy.",
+)
+@click.option(
+    "--top-logprobs",
+    type=int,
+    default=0,
+    show_default=True,
+    help="With --json: the likeliest tokens beside each.",
+)
 @click.option("--stop", multiple=True, help="End where this string begins; may be repeated.")
 @click.option("--draft/--no-draft", default=True, show_default=True)
 @click.option("--rollback", type=click.Choice(ROLLBACK_POLICIES), default=_DEFAULTS.rollback)
@@ -122,9 +144,20 @@ def engine_config(options: dict[str, Any], **changes: Any) -> EngineConfig:
 def _request(prompt: Prompt, tokenizer: Tokenizer, options: dict[str, Any]) -> GenerationRequest:
     sampling = {
         name: options[name]
-        for name in ("temperature", "top_k", "top_p", "min_p", "seed")
+        for name in (
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "seed",
+            "repetition_penalty",
+            "frequency_penalty",
+            "presence_penalty",
+            "logit_bias",
+        )
         if name in options
     }
+    schema = options.get("json_schema")
     return GenerationRequest(
         request_id=prompt.id,
         tenant_id="local",
@@ -132,6 +165,8 @@ def _request(prompt: Prompt, tokenizer: Tokenizer, options: dict[str, Any]) -> G
         max_tokens=options["max_new_tokens"],
         sampling=SamplingParams(**sampling),
         stop=options.get("stop", ()),
+        top_logprobs=options.get("top_logprobs", 0),
+        json_schema=None if schema is None else schema.read_text(encoding="utf-8"),
     )
 
 
@@ -154,6 +189,19 @@ def _document(completion: Completion) -> dict[str, Any]:
         "prompt_tokens": completion.prompt_tokens,
         "token_ids": completion.token_ids,
         "text": completion.text.decode(errors="replace"),
+        "logprobs": completion.logprobs,
+        "top_logprobs": [
+            [
+                {
+                    "token_id": other.token_id,
+                    "text": other.piece.decode(errors="replace"),
+                    "logprob": other.logprob,
+                }
+                for other in beside
+            ]
+            for beside in completion.alternatives
+        ],
+        "forced": completion.forced,
         "finish_reason": completion.finish_reason,
         "detail": completion.detail,
         "counters": counters,

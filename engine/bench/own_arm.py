@@ -91,7 +91,7 @@ def _played(loop: DecodeLoop, workload: Workload) -> Run:
         )
 
     began = time.perf_counter()
-    done = complete(loop, requests(), concurrency=workload.concurrency, on_step=take)
+    done = complete(loop, requests(), concurrency=workload.concurrency, observe=take)
     answers = {completion.request_id: answer(completion) for completion in done}
     elapsed_ms = (time.perf_counter() - began) * 1e3
     return steps.run(tuple(answers[ask.id] for ask in workload.asks), elapsed_ms)

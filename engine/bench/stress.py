@@ -107,7 +107,7 @@ def stress(
             yield request
 
     loop = model.loop(config)
-    for done in complete(loop, coming(), concurrency=concurrency, on_step=gaps.take):
+    for done in complete(loop, coming(), concurrency=concurrency, observe=gaps.take):
         requests += 1
         tokens += len(done.token_ids)
         fault = _fault(done, expected[done.request_id.rpartition("@")[0]])

@@ -14,7 +14,9 @@ from engine.cache.page_table import PageTable
 from engine.cache.pages import PagePool
 from engine.config import EngineConfig
 from engine.draft.drafter import Draft, Drafter, DraftSession
+from engine.draft.foresight import Foresight, Outlook, Prospect
 from engine.errors import InvalidRequest
+from engine.grammar.grammars import GrammarFailed
 from engine.graph.acceptance import clip
 from engine.graph.tree import bare
 from engine.loop.cost import StepCost
@@ -22,6 +24,7 @@ from engine.loop.degradation import Degradation, Window
 from engine.loop.emission import Emission
 from engine.loop.protocols import StepDecoder, Vocabulary
 from engine.loop.rows import Part, step_rows
+from engine.loop.shaping import Shaping
 from engine.loop.tally import Tally
 from engine.loop.verification import LogitsProbe, verify
 from engine.model.statistics import RawStatistics
@@ -55,6 +58,7 @@ class Live:
     emission: Emission
     processors: tuple[LogitsProcessor, ...]
     may_draft: bool
+    shaping: Shaping | None = None
     session: DraftSession | None = None  # opened with the first draft
     told: int = 0  # tokens that the session knows
     cancelled: bool = False
@@ -87,6 +91,7 @@ class DecodeLoop:
         *,
         engine_epoch: str = "local",
         cost: StepCost | None = None,
+        foresight: Foresight | None = None,
         probe: LogitsProbe | None = None,
         on_failure: Callable[[str, Exception], None] | None = None,
     ) -> None:
@@ -95,7 +100,7 @@ class DecodeLoop:
         self.pool = PagePool(decoder.storage.slots // PAGE_SIZE, PAGE_SIZE)
         # What is taken must fit alone, or it would preempt itself for ever.
         assert limits.kv_tokens <= self.pool.page_count * PAGE_SIZE
-        self.drafter = Drafter(config)
+        self.drafter = Drafter(config, foresight)
         self.scheduler = Scheduler(config, self.pool)
         self._tally = Tally()
         self._decoder = decoder
@@ -127,6 +132,7 @@ class DecodeLoop:
         self.limits.check(request)
         if request.request_id in self._live:
             raise InvalidRequest(f"request {request.request_id} is live already", "request_id")
+        shaping = Shaping.of(request, self.limits)
         sequence = LiveSequence(request, PageTable(self.pool, request.tenant_id), self._arrivals)
         self.scheduler.submit(sequence)
         self._arrivals += 1
@@ -136,6 +142,7 @@ class DecodeLoop:
             Emission(request, vocabulary.piece, vocabulary.eos_ids),
             tuple(processors),
             may_draft=self._config.draft and request.draft and not runs_undrafted(processors),
+            shaping=shaping,
         )
 
     def cancel(self, request_id: str) -> None:
@@ -224,6 +231,7 @@ class DecodeLoop:
             return {}
         least = self._cost.least_probability(rows, draws, most)
         offers: list[tuple[Turn, Draft]] = []
+        outlooks = self._outlooks(plan)
         for turn in plan.drafters():
             if len(offers) == self._config.verifier_batch_size:
                 break
@@ -236,6 +244,8 @@ class DecodeLoop:
                 depth_limit=sequence.remaining - 1,
                 node_budget=most + 1,
                 least_probability=least,
+                certain=live.shaping.certain() if live.shaping else (),
+                outlooks=outlooks.get(sequence, ()),
             ):
                 offers.append((turn, draft))
         trees = [draft.tree for _, draft in offers]
@@ -245,6 +255,18 @@ class DecodeLoop:
             if granted := self.scheduler.grant(turn, count):
                 drafts[turn.sequence] = draft.pruned(granted + 1)
         return drafts
+
+    def _outlooks(self, plan: Plan) -> dict[LiveSequence, list[Outlook]]:
+        """Ask the learned sources about the texts that may be drafted on, all at once."""
+        able = [turn for turn in plan.drafters() if self._live[turn.sequence.request_id].may_draft]
+        chosen = able[: self._config.verifier_batch_size if plan.spare_rows else 0]
+        prospects = []
+        for turn in chosen:
+            tokens, root = turn.sequence.tokens, turn.sequence.computed
+            window = turn.sequence.table.slots(0, root) if turn.rows == 1 else None
+            prospects.append(Prospect(tokens[-_RECENT:], window))
+        found = self.drafter.foresight.outlooks(prospects, self._config.draft_block_size)
+        return dict(zip((turn.sequence for turn in chosen), found, strict=True))
 
     def _session(self, live: Live) -> DraftSession:
         """Return the request's session, told of everything; opens it with the first draft."""
@@ -287,8 +309,9 @@ class DecodeLoop:
         rows = step_rows(parts)
         began = time.perf_counter()
         try:
-            logits = self._decoder.forward(rows).cpu()
-            statistics = self._decoder.statistics(logits)
+            raw = self._decoder.forward(rows)
+            statistics = self._decoder.statistics(raw)  # before the logits leave their device
+            logits = raw.cpu()
         except Exception as error:  # noqa: BLE001 -- whatever it is, nobody may be left hanging
             for part in parts:
                 self._fail(part.turn, error, outcome)
@@ -334,6 +357,7 @@ class DecodeLoop:
             *verifier,
             emission=live.emission,
             processors=live.processors,
+            shaping=live.shaping,
             probe=self._probe,
         )
         walked, ended = verified.walked, live.emission.reason is not None
@@ -366,7 +390,7 @@ class DecodeLoop:
             return
         self._on_failure(turn.sequence.request_id, error)
         # Only what is our own wording may be shown; anything else could hold others' data.
-        known = isinstance(error, ProcessorFailed | ArithmeticError)
+        known = isinstance(error, ProcessorFailed | GrammarFailed | ArithmeticError)
         detail = str(error) if known else "the engine failed in a decoding step"
         self._finish(live, FinishReason.ERROR, outcome, detail)
 

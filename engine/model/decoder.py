@@ -2,7 +2,8 @@
 
 Pre-norm layers of grouped-query attention with rotary positions and a SwiGLU block, as in Llama.
 Every row's logits are a function of its own path alone, bit for bit: see `engine.kernels.tiles`
-for the projections and `engine.model.attention` for the keys. What lies between is row-wise.
+for the projections on the CPU, `engine.model.attention` for the keys there, and
+`engine.kernels.triton` for the GPU. What lies between is row-wise.
 
 Dims: R rows padded to row tiles, Q wanted rows, H heads, G kv heads, D head dim.
 """
@@ -10,7 +11,9 @@ Dims: R rows padded to row tiles, Q wanted rows, H heads, G kv heads, D head dim
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,17 +22,13 @@ from torch.nn import functional
 from engine.cache.storage import KvStorage
 from engine.dfm.container import ModelFile
 from engine.dfm.header import Architecture, Header
-from engine.kernels.linear import Linear, open_backend
+from engine.kernels.linear import TRITON_BACKENDS, Linear, open_backend
 from engine.kernels.tiles import cover
-from engine.model.attention import Attention, Bucket
+from engine.model.operations import open_operations
 from engine.model.rope import RotaryTable
 from engine.model.rows import StepRows
-from engine.model.statistics import RawStatistics, raw_statistics
+from engine.model.statistics import RawStatistics
 from engine.model.weights import Weights, load_weights
-
-# below this many elements torch runs an operation on one thread; above it, it may end a thread's
-# share in the middle of a vector, where exp is computed by other code
-_SERIAL_ELEMENTS = 32_768
 
 
 class Decoder:
@@ -54,9 +53,14 @@ class Decoder:
         self._weights = weights
         self._device = weights.embedding.device
         self._rotary = rotary
-        self._attention = Attention(self.info, storage.null_slot, self._device)
+        self._operations = open_operations(
+            self.info,
+            storage.null_slot,
+            self._device,
+            triton=self._device.type == "cuda" or backend in TRITON_BACKENDS,
+        )
         self.row_tiles = weights.row_tiles
-        self.batch_invariant = self._attention.batch_invariant
+        self.batch_invariant = self._operations.batch_invariant
 
     @classmethod
     def load(
@@ -75,7 +79,7 @@ class Decoder:
         the storage; positions are multiplied by `rope_scaling_factor` before they are rotated.
         Raises InvalidModelFile, UnsupportedModel.
         """
-        opened = open_backend(backend)
+        opened = open_backend(backend, device)
         file = ModelFile.open(path)
         file.verify()
         count = threads or usable_cores()
@@ -84,7 +88,8 @@ class Decoder:
         with torch.inference_mode():
             weights = load_weights(file, opened, torch.device(device))
         # only now, when the tensors have borne out the sizes that it takes
-        storage = KvStorage(shape.layers, kv_tokens, shape.kv_heads, shape.head_dim, device)
+        sizes = (shape.layers, kv_tokens, shape.kv_heads, shape.head_dim)
+        storage = KvStorage(*sizes, device=device, dtype=opened.kept)
         with torch.inference_mode():
             rotary = RotaryTable(shape, torch.device(device), rope_scaling_factor)
             return cls(file.header, weights, storage, rotary, backend=opened.name, threads=count)
@@ -96,45 +101,55 @@ class Decoder:
 
     @property
     def instruction_set(self) -> str:
-        """The vector instructions torch uses; part of what a result depends on."""
-        return torch.backends.cpu.get_cpu_capability() if self._device.type == "cpu" else "CUDA"
+        """The vector instructions torch uses, or the GPU's; part of what a result depends on."""
+        if self._device.type == "cpu":
+            return torch.backends.cpu.get_cpu_capability()
+        return "sm_{}{}".format(*torch.cuda.get_device_capability(self._device))
 
-    @torch.inference_mode()
     def forward(self, step: StepRows) -> Tensor:
         """Write the rows' keys and values; return raw logits [Q, vocab] float32."""
+        return self.forward_tapped(step, ())[0]
+
+    @torch.inference_mode()
+    def forward_tapped(self, step: StepRows, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Do the same, and return the residual stream behind some layers, [T, rows, hidden].
+
+        `layers` ascend. The draft layer reads what it returns.
+        """
         rows = step.token_ids.shape[0]
+        taps = torch.empty(len(layers), rows, self.info.hidden, device=self._device)
         tiles = cover(rows, self.row_tiles)
         padding = sum(tiles) - rows
         slots = step.slots.to(self._device)
         rotation = self._rotary.at(self._padded(step.positions, padding))
-        buckets = self._attention.plan(step)
+        operations = self._operations
+        plan = operations.plan(step)
         hidden = self._weights.embedding.index_select(0, self._padded(step.token_ids, padding))
+        hidden = hidden.float()
         mixed = hidden.new_zeros(rows + padding, self.info.heads * self.info.head_dim)
         for index, layer in enumerate(self._weights.layers):
-            normed = self._norm(hidden, layer.attention_norm)
+            normed = operations.norm(hidden, layer.attention_norm)
             rotated = rotation.apply(_project(layer.qkv, normed, tiles))
-            self._attend(index, rotated, slots, buckets, mixed)
+            self._attend(index, rotated, slots, plan, mixed)
             hidden.add_(_project(layer.output, mixed, tiles))
-            normed = self._norm(hidden, layer.mlp_norm)
-            gate, up = _project(layer.gate_up, normed, tiles).view(len(hidden), 2, -1).unbind(1)
-            _silu_(gate)
-            hidden.add_(_project(layer.down, gate * up, tiles))
-        return self._logits(hidden, step.logit_rows.to(self._device))
+            normed = operations.norm(hidden, layer.mlp_norm)
+            inner = operations.gate(_project(layer.gate_up, normed, tiles))
+            hidden.add_(_project(layer.down, inner, tiles))
+            if index in layers:
+                taps[layers.index(index)] = hidden[:rows]
+        return self._logits(hidden, step.logit_rows.to(self._device)), taps
 
     def statistics(self, logits: Tensor) -> list[RawStatistics]:
-        """Summarise rows of raw logits [Q, vocab] float32, on the CPU."""
-        return raw_statistics(logits.numpy())
+        """Summarise rows of raw logits [Q, vocab] float32, on the decoder's device."""
+        return self._operations.statistics(logits)
 
-    def _attend(
-        self, layer: int, rotated: Tensor, slots: Tensor, buckets: tuple[Bucket, ...], mixed: Tensor
-    ) -> None:
+    def _attend(self, layer: int, rotated: Tensor, slots: Tensor, plan: Any, mixed: Tensor) -> None:
         """Store the rows' keys and values of `rotated` [R, H + 2G, D], then fill `mixed`."""
         heads = self.info.heads
         pairs = rotated[: slots.shape[0], heads:]
         self.storage.write(layer, slots, pairs.view(-1, 2, self.info.kv_heads, self.info.head_dim))
         queries = rotated[:, :heads].flatten(1)
-        for bucket in buckets:
-            self._attention.attend(bucket, self.storage.layer(layer), queries, mixed)
+        self._operations.attend(plan, self.storage.layer(layer), queries, mixed)
 
     def _logits(self, hidden: Tensor, wanted: Tensor) -> Tensor:
         head = self._weights.head
@@ -143,14 +158,8 @@ class Decoder:
             return hidden.new_empty(0, self.info.vocab_size)
         tiles = cover(count, head.row_tiles)
         chosen = hidden.index_select(0, self._padded(wanted, sum(tiles) - count))
-        normed = self._norm(chosen, self._weights.final_norm)
+        normed = self._operations.norm(chosen, self._weights.final_norm)
         return _project(head, normed, tiles)[:count]
-
-    def _norm(self, rows: Tensor, weight: Tensor) -> Tensor:
-        # functional.rms_norm in half as many operations
-        length: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        square = length.square_().mul_(1 / self.info.hidden).add_(self.info.norm_epsilon)
-        return (rows * square.rsqrt_()).mul_(weight)
 
     def _padded(self, values: Tensor, padding: int) -> Tensor:
         return functional.pad(values, (0, padding)).to(self._device)
@@ -166,12 +175,3 @@ def _project(linear: Linear, rows: Tensor, tiles: tuple[int, ...]) -> Tensor:
     if len(tiles) == 1:
         return linear.compute(rows)
     return torch.cat([linear.compute(tile) for tile in torch.split(rows, list(tiles))])
-
-
-def _silu_(gate: Tensor) -> None:
-    """Apply SiLU in place to [R, N], in pieces that each run on one thread."""
-    if gate.numel() < _SERIAL_ELEMENTS:
-        functional.silu(gate, inplace=True)
-        return
-    for piece in torch.split(gate, max(1, (_SERIAL_ELEMENTS - 1) // gate.shape[1])):
-        functional.silu(piece, inplace=True)

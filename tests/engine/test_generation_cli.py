@@ -46,6 +46,28 @@ def test_a_prompt_is_continued_on_stdout_and_summed_up_on_stderr(home: Path) -> 
     assert "1 prompts" not in result.stdout
 
 
+def test_a_schema_of_a_file_is_followed_and_scores_are_shown(home: Path, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"enum": ["the", "and"]}')
+    result = run(
+        home,
+        generate,
+        *("--prompt", "the and", "--json", "--json-schema", schema, "--top-logprobs", 2),
+        *("--repetition-penalty", 1.2, "--logit-bias", 5, -3),
+    )
+    assert result.exit_code == 0, result.output
+    shown = json.loads(result.stdout)
+    assert json.loads(shown["text"]) in {"the", "and"}
+    assert len(shown["logprobs"]) == len(shown["top_logprobs"]) == len(shown["token_ids"])
+    assert all(len(beside) == 2 for beside in shown["top_logprobs"])
+    assert 0 in shown["forced"], "a quotation mark is all that can begin"
+
+    schema.write_text('{"type": "wizard"}')
+    refused = run(home, generate, "--prompt", "a", "--json-schema", schema)
+    assert refused.exit_code == 1
+    assert "wizard" in refused.output
+
+
 def test_a_file_of_prompts_gives_one_object_a_line_in_order_and_drafting_changes_none(
     home: Path, prompts: Path
 ) -> None:
@@ -79,7 +101,8 @@ def test_a_file_of_prompts_gives_one_object_a_line_in_order_and_drafting_changes
         (["--prompt", "x", "--max-new-tokens", 0], "max_tokens"),
         (["--prompt", "x", "--max-new-tokens", 10**6], "exceed"),
         (["--prompt", "x", "--temperature", "nan"], "temperature"),
-        (["--prompt", "x", "--frequency-penalty", 1], "No such option"),
+        (["--prompt", "x", "--frequency-penalty", 3], "frequency_penalty"),
+        (["--prompt", "x", "--length-penalty", 1], "No such option"),
         (["--prompt", "x", "--rollback", "never"], "rollback"),
         (["--prompt", "x", "--node-budget", 0], "node_budget"),
         (["--prompt", "x", "--model", "unknown"], "unknown"),

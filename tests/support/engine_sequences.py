@@ -23,6 +23,8 @@ def request(
     draft: bool = True,
     ignore_eos: bool = False,
     deadline_ns: int | None = None,
+    json_schema: str | None = None,
+    top_logprobs: int = 0,
 ) -> GenerationRequest:
     """A request with an id of its own."""
     return GenerationRequest(
@@ -35,6 +37,8 @@ def request(
         draft=draft,
         ignore_eos=ignore_eos,
         deadline_ns=deadline_ns,
+        json_schema=json_schema,
+        top_logprobs=top_logprobs,
     )
 
 

@@ -29,7 +29,7 @@ def is_installed(name: str) -> bool:
 def pins() -> dict[str, str]:
     project = tomllib.loads(text(Path("pyproject.toml")))["project"]
     lines = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
-    found = [re.fullmatch(r"([\w.-]+)(?:\[\w+\])?==(\S+)", line) for line in lines]
+    found = [re.fullmatch(r"([\w.-]+)(?:\[\w+\])?==([^\s;]+)(?:; .+)?", line) for line in lines]
     return {match[1]: match[2] for match in found if match}
 
 

@@ -34,6 +34,7 @@ DISTRIBUTIONS_BY_IMPORT = {
     "pydantic": "pydantic-settings",  # which is built on it and pins it
     "pydantic_settings": "pydantic-settings",
     "pynvml": "nvidia-ml-py",
+    "triton": "torch",  # whose CUDA build brings it
     "tree_sitter": "tree-sitter",
     "tree_sitter_python": "tree-sitter-python",
     "uuid_utils": "uuid-utils",
