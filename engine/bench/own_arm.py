@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,8 +12,9 @@ import msgspec
 from engine.bench.records import Answer, Run, Scored, Setup, StepLog, Windows, Workload
 from engine.bench.variants import VARIANTS
 from engine.completions import Completion, complete, failed
+from engine.config import EngineConfig
 from engine.loop.decoding import DecodeLoop
-from engine.opening import open_model
+from engine.opening import OpenModel, open_foresight, open_model
 from engine.perplexity.scoring import score
 from engine.records import FinishReason, StepRecord
 from engine.requests import GenerationRequest, SamplingParams
@@ -24,7 +26,9 @@ class OwnArm:
     def __init__(self, setup: Setup) -> None:
         assert setup.config is not None
         self._config = msgspec.structs.replace(setup.config, threads=setup.threads)
-        self._model = open_model(Path(setup.path), self._config)
+        self._path = Path(setup.path)
+        self._model = open_model(self._path, self._config)
+        self._by_head = {self._config.draft_head: self._model}
 
     @property
     def details(self) -> dict[str, str]:
@@ -44,10 +48,18 @@ class OwnArm:
         A warm variant answers everything once before, untimed, on the same loop.
         """
         variant = VARIANTS[workload.variant]
-        loop = self._model.loop(variant.config(self._config))
+        config = variant.config(self._config)
+        loop = self._with_head(config).loop(config)
         if variant.warm:
             _played(loop, workload)
         return _played(loop, workload)
+
+    def _with_head(self, config: EngineConfig) -> OpenModel:
+        """Return the model with the head that `config` names; the weights are shared."""
+        if config.draft_head not in self._by_head:
+            foresight = open_foresight(self._path, config, self._model.decoder)
+            self._by_head[config.draft_head] = replace(self._model, foresight=foresight)
+        return self._by_head[config.draft_head]
 
     def score(self, windows: Windows) -> Scored:
         """Score windows with the bare decoder."""

@@ -31,6 +31,7 @@ VARIANTS: dict[str, Variant] = {
     "restart": Variant("rejected candidates are dropped", {"draft": True, "rollback": "restart"}),
     "tree": Variant("several candidates per node", {"draft": True, "tree_width": 8}),
     "chain": Variant("one candidate per node", {"draft": True, "tree_width": 1}),
+    "headless": Variant("no learned sources", {"draft_head": "none"}),
     "undegraded": Variant("drafts even where they do not pay", {"degrade_policy": "never"}),
     "warm": Variant("the same prompts were answered before", {"draft": True}, warm=True),
 }

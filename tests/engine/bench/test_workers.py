@@ -86,7 +86,7 @@ def test_our_own_arm_runs_every_variant_to_the_same_tokens_and_scores(tmp_path: 
     said = []
     with Worker("dflash", Setup("dflash", str(path), 1, (2,), config)) as worker:
         assert worker.details["backend"] == "fp32"
-        for variant in ("", "verifier-only", "chain", "warm"):
+        for variant in ("", "verifier-only", "chain", "headless", "warm"):
             ran = worker.run(Workload(asks, 2, 12, 0.8, 7, variant))
             said.append([answer.token_ids for answer in ran.answers])
             assert 0 < ran.decode_tokens < ran.emitted_tokens
