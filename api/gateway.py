@@ -23,6 +23,8 @@ from api.errors import SchemaMismatch
 from api.inference import idempotency
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order, ServedModel
+from api.payments.cashier import Cashier
+from api.payments.opening import open_provider
 from api.protocols import EngineClient
 from api.settings import Settings
 from api.tenure import Tenure
@@ -88,6 +90,9 @@ class Gateway:
             self.database, self.gate, settings.requests_per_minute, settings.hold_lifetime_s
         )
         self.started_at_s = now_us() // 10**6
+        self.cashier = Cashier(
+            self.database, open_provider(settings), settings.public_url, settings.sweep_interval_s
+        )
         self._tenure = Tenure(self.database)
         self._chores = (
             usage_chores(self.database, self._settlement),
@@ -124,6 +129,7 @@ class Gateway:
         if recovered:
             log.warning("requests.recovered", count=recovered)
         self._sweeper.start()
+        self.cashier.start()
         for chores in self._chores:
             chores.start()
         log.info("gateway.started", model=info.model, backend=info.backend, pid=info.pid)
@@ -131,6 +137,7 @@ class Gateway:
     def close(self) -> None:
         """Stop the engine, settle what it had in flight, and close the database."""
         self._stopping.set()
+        self.cashier.close()
         for chores in self._chores:
             chores.close()
         self.engine.close()

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, insert, select
 
 from billing import catalogue, rating, receipts, review
 from billing.catalogue import TariffVersion
+from billing.invoices import closed_periods
 from billing.ledger import alerts, holds, receivables
 from billing.ledger.accounts import lock_tenant
 from billing.ledger.holds import Settled
@@ -93,6 +94,7 @@ class Settlement:
             terms = ReviewTerms(terms.reason, terms.fee_nano, "operator")
         lines = _paid_lines(charge, settled)
         _store(connection, summary, tariff, lines)
+        closed_periods.note(connection, summary.tenant_id, summary.ended_at_us)
         receipts.issue(
             connection,
             self._signer,

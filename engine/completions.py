@@ -93,7 +93,7 @@ def complete(
 ) -> Iterator[Completion]:
     """Run requests to their end, `concurrency` at a time; yields each as it finishes.
 
-    `observe` hears of every step.
+    A request is taken from `requests` just before it is submitted; `observe` hears of every step.
 
     Raises what the loop's `submit` raises, after which the loop still holds the others. A caller
     that stops iterating leaves requests in the loop too.

@@ -97,11 +97,12 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
             rope_scaling_factor=config.rope_scaling_factor,
         ),
         measured(decoder, config.max_step_rows, tokenizer.context_length),
-        _foresight(path, config, decoder),
+        open_foresight(path, config, decoder),
     )
 
 
-def _foresight(path: Path, config: EngineConfig, decoder: AnyDecoder) -> Foresight:
+def open_foresight(path: Path, config: EngineConfig, decoder: AnyDecoder) -> Foresight:
+    """Open the learned sources that `config` names for a loaded model."""
     file = ModelFile.open(path)
     head = chosen_head(config.draft_head, file.header.model)
     return Foresight() if head is None else foresight_of(head, file, decoder)

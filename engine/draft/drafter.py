@@ -52,6 +52,7 @@ class Drafter:
         self.block_size = config.draft_block_size
         self.policy = Policy(config.rollback)
         self.entropy_threshold = config.entropy_threshold
+        self.tree_width = config.tree_width
         self.shared = SharedDrafts(config.draft_cache_tokens)
         self._calibrations: OrderedDict[str, Calibration] = OrderedDict()
 
@@ -108,7 +109,7 @@ class DraftSession:
             for edge in edges:
                 weight = self._calibration.weight(source, edge)
                 builder.add_edge(edge.depth, edge.previous, edge.token, weight, source)
-        lattice = builder.build()
+        lattice = builder.build(self._drafter.tree_width)
         tree = unroll(lattice, recent[-1], node_budget, least_probability)
         return Draft(lattice, tree, tuple(proposals), outlooks) if len(tree) > 1 else None
 

@@ -66,8 +66,8 @@ class LatticeBuilder:
         known, origins = self._edges.get(edge, (0.0, 0))
         self._edges[edge] = (1.0 - (1.0 - known) * (1.0 - weight), origins | origin)
 
-    def build(self) -> Lattice:
-        """Return the lattice of what was added."""
+    def build(self, width: int | None = None) -> Lattice:
+        """Return the lattice of what was added, with the `width` likeliest edges of each slot."""
         tokens: list[int] = []
         depth_offsets = [0]
         slot_of: dict[tuple[int, int], int] = {}
@@ -85,19 +85,20 @@ class LatticeBuilder:
                 depth_offsets[depth] = len(tokens)
             source = ROOT if depth == 1 else slot_of[depth - 1, previous]
             leaving[source].append((weight, slot, origins))
-        return _compressed(tuple(tokens), tuple(depth_offsets), leaving)
+        return _compressed(tuple(tokens), tuple(depth_offsets), leaving, width)
 
 
 def _compressed(
     tokens: tuple[int, ...],
     depth_offsets: tuple[int, ...],
     leaving: dict[int, list[tuple[float, int, int]]],
+    width: int | None,
 ) -> Lattice:
     offsets, targets, weights, origins = [0], [], [], []
     for slot in range(ROOT, len(tokens)):
         out = sorted(leaving[slot], key=lambda edge: -edge[0])
         total = max(1.0, sum(weight for weight, _, _ in out))
-        for weight, target, origin in out:
+        for weight, target, origin in out[:width]:
             targets.append(target)
             weights.append(weight / total)
             origins.append(origin)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import structlog
 import torch
@@ -22,6 +21,7 @@ from engine.graph.tree import bare
 from engine.loop.cost import StepCost
 from engine.loop.degradation import Degradation, Window
 from engine.loop.emission import Emission
+from engine.loop.live import Live, Outcome
 from engine.loop.protocols import StepDecoder, Vocabulary
 from engine.loop.rows import Part, step_rows
 from engine.loop.shaping import Shaping
@@ -30,11 +30,9 @@ from engine.loop.verification import LogitsProbe, verify
 from engine.model.statistics import RawStatistics
 from engine.processors import LogitsProcessor, ProcessorFailed, runs_undrafted
 from engine.records import (
-    BlockRecord,
     DraftCounters,
     EngineStats,
     FinishReason,
-    FinishRecord,
     RequestWork,
     StepRecord,
 )
@@ -48,32 +46,6 @@ log = structlog.get_logger(__name__)
 
 PAGE_SIZE = 16
 _RECENT = 32  # tokens of context shown to the draft layer
-
-
-@dataclass(slots=True, eq=False)
-class Live:
-    """A request between its submission and its finish record."""
-
-    sequence: LiveSequence
-    emission: Emission
-    processors: tuple[LogitsProcessor, ...]
-    may_draft: bool
-    shaping: Shaping | None = None
-    session: DraftSession | None = None  # opened with the first draft
-    told: int = 0  # tokens that the session knows
-    cancelled: bool = False
-
-
-@dataclass(slots=True)
-class _Outcome:
-    """What a step has produced so far."""
-
-    work: list[RequestWork] = field(default_factory=list)
-    blocks: list[BlockRecord] = field(default_factory=list)
-    finishes: list[FinishRecord] = field(default_factory=list)
-    moves: list[tuple[int, int]] = field(default_factory=list)  # slots, from and to
-    drawn: int = 0  # tokens
-    drafted: Window = field(default_factory=Window)
 
 
 class DecodeLoop:
@@ -155,7 +127,7 @@ class DecodeLoop:
         if not self._live:
             return None
         start_ns = time.monotonic_ns()
-        outcome = _Outcome()
+        outcome = Outcome()
         self._end_the_overdue(start_ns, outcome)
         plan = self.scheduler.plan()
         if plan.turns:
@@ -213,7 +185,7 @@ class DecodeLoop:
             step_cost_ms=self._cost.curve,
         )
 
-    def _end_the_overdue(self, now_ns: int, outcome: _Outcome) -> None:
+    def _end_the_overdue(self, now_ns: int, outcome: Outcome) -> None:
         for live in list(self._live.values()):
             deadline_ns = live.sequence.request.deadline_ns
             if live.cancelled:
@@ -226,8 +198,9 @@ class DecodeLoop:
         rows, spare = sum(turn.rows for turn in plan.turns), plan.spare_rows
         draws = sum(turn.draws for turn in plan.turns)
         most = min(self._config.node_budget - 1, spare)
-        certain = [1.0] * most
-        if not self._degradation.drafting or not self._cost.nodes_worth(rows, draws, certain):
+        if not (self._config.draft and self._degradation.drafting):
+            return {}
+        if not self._cost.nodes_worth(rows, draws, [1.0] * most):  # not even certain ones
             return {}
         least = self._cost.least_probability(rows, draws, most)
         offers: list[tuple[Turn, Draft]] = []
@@ -298,7 +271,7 @@ class DecodeLoop:
         self,
         parts: list[Part],
         drafts: dict[LiveSequence, Draft],
-        outcome: _Outcome,
+        outcome: Outcome,
         spent_ms: float,
     ) -> None:
         """Run the verifier over all parts, then commit each; a failure ends whom it concerns.
@@ -342,7 +315,7 @@ class DecodeLoop:
         part: Part,
         draft: Draft | None,
         verifier: tuple[Tensor, list[RawStatistics]],
-        outcome: _Outcome,
+        outcome: Outcome,
     ) -> None:
         """Take over one request's part of a step: its tokens, its keys, its block, its end."""
         sequence = part.turn.sequence
@@ -384,7 +357,7 @@ class DecodeLoop:
         if live.emission.reason is not None:
             self._finish(live, live.emission.reason, outcome)
 
-    def _fail(self, turn: Turn, error: Exception, outcome: _Outcome) -> None:
+    def _fail(self, turn: Turn, error: Exception, outcome: Outcome) -> None:
         live = self._live.get(turn.sequence.request_id)
         if live is None:
             return
@@ -395,7 +368,7 @@ class DecodeLoop:
         self._finish(live, FinishReason.ERROR, outcome, detail)
 
     def _finish(
-        self, live: Live, reason: FinishReason, outcome: _Outcome, detail: str | None = None
+        self, live: Live, reason: FinishReason, outcome: Outcome, detail: str | None = None
     ) -> None:
         self.scheduler.remove(live.sequence)
         del self._live[live.sequence.request_id]

@@ -113,6 +113,7 @@ def check_config(config: EngineConfig, context_length: int) -> None:
         "draft_block_size",
         "verifier_batch_size",
         "node_budget",
+        "tree_width",
         "max_running",
         "max_step_rows",
         "prefill_chunk",

@@ -1,4 +1,4 @@
-"""`dflash generate` and `dflash bench` from the command line, on a tiny model."""
+"""`dflash generate` from the command line, on a tiny model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tiny_models import write_tiny_dfm
 
-from engine.generation_cli import bench, generate
+from engine.generation_cli import generate
 
 
 @pytest.fixture(scope="module")
@@ -116,45 +116,6 @@ def test_what_cannot_be_generated_is_said_precisely(
     assert complaint in result.output + str(result.exception)
 
 
-def test_a_bench_compares_all_arms_and_finds_the_same_tokens(home: Path, tmp_path: Path) -> None:
-    output = tmp_path / "bench.json"
-    result = run(
-        home,
-        bench,
-        *("--task", "code-gen", "--concurrency", "1,3", "--duration", 0),
-        *("--max-new-tokens", 12, "--json", output),
-    )
-    assert result.exit_code == 0, result.output
-    document = json.loads(output.read_text())
-    assert [found["concurrency"] for found in document["results"]] == [1, 3]
-    for found in document["results"]:
-        assert found["identical"]
-        assert [arm["arm"] for arm in found["arms"]] == ["plain", "anchor", "restart"]
-        plain, anchor, _ = found["arms"]
-        assert plain["ratio"] == 1.0
-        assert plain["draft_hit_rate"] is None
-        assert anchor["emitted_tokens"] == plain["emitted_tokens"]
-    assert "tokens identical" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--task", "poetry"], "poetry"),
-        (["--concurrency", "0"], "--concurrency"),
-        (["--concurrency", "1,x"], "--concurrency"),
-        (["--task", "chat", "--prompts", "x"], "exclude each other"),
-        (["--speed", "max"], "No such option"),
-    ],
-)
-def test_a_bench_refuses_what_it_does_not_know(
-    home: Path, arguments: list[str], complaint: str
-) -> None:
-    result = run(home, bench, *arguments)
-    assert result.exit_code == 2
-    assert complaint in result.output
-
-
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -170,21 +131,3 @@ def test_parameters_that_this_model_cannot_honour_are_refused(
     result = run(home, generate, "--prompt", "the", *arguments)
     assert result.exit_code != 0
     assert why in str(result.exception)
-
-
-def test_a_profile_and_scaled_positions_are_taken_from_the_command_line(
-    home: Path, tmp_path: Path
-) -> None:
-    output = tmp_path / "bench.json"
-    result = run(
-        home,
-        *(bench, "--profile", "default", "--verifier-batch-size", 2, "--degrade-policy", "never"),
-        *("--rope-scaling-factor", 2.0, "--concurrency", 1, "--duration", 0),
-        *("--max-new-tokens", 4, "--json", output),
-    )
-    assert result.exit_code == 0, result.output
-    document = json.loads(output.read_text())
-    config = document["config"]
-    assert (config["draft_block_size"], config["verifier_batch_size"]) == (4, 2)
-    assert config["degrade_policy"] == "never"
-    assert document["engine"]["rope_scaling_factor"] == 2.0
