@@ -36,12 +36,11 @@ class Foresight:
     head: BlockHead | None = None
 
     def outlooks(self, prospects: Sequence[Prospect], depth_limit: int) -> list[list[Outlook]]:
-        """Return what each source foresees behind each text; the head takes all in one pass."""
+        """Return what each source foresees behind each text; the head takes all in one pass.
+
+        The phrases go on from what the head foresees, so its edges come first.
+        """
         found: list[list[Outlook]] = [[] for _ in prospects]
-        if self.phrases is not None:
-            for outlooks, prospect in zip(found, prospects, strict=True):
-                edges = self.phrases.foresee(prospect.recent, depth_limit)
-                outlooks.append(Outlook(Source.PHRASES, edges))
         if self.head is not None:
             ready = [at for at, prospect in enumerate(prospects) if prospect.window is not None]
             roots = [prospects[at].recent[-1] for at in ready]
@@ -50,4 +49,9 @@ class Foresight:
                 drafts = self.head.foresee(roots, windows, depth_limit)
                 for at, edges in zip(ready, drafts, strict=True):
                     found[at].append(Outlook(Source.HEAD, edges))
+        if self.phrases is not None:
+            for outlooks, prospect in zip(found, prospects, strict=True):
+                others = outlooks[0].edges if outlooks else ()
+                edges = self.phrases.foresee(prospect.recent, depth_limit, others)
+                outlooks.append(Outlook(Source.PHRASES, edges))
         return found

@@ -76,11 +76,22 @@ class Phrases:
                 ]
         return []
 
-    def foresee(self, recent: Sequence[int], depth_limit: int) -> list[Foreseen]:
-        """Return the likeliest ways on from `recent`, as edges; parents before their children."""
+    def foresee(
+        self, recent: Sequence[int], depth_limit: int, others: Sequence[Foreseen] = ()
+    ) -> list[Foreseen]:
+        """Return the likeliest ways on from `recent`, as edges; parents before their children.
+
+        `others` are edges that another source foresees: the first tokens among them are gone on
+        from, too.
+        """
         found: dict[tuple[int, int, int], Foreseen] = {}
         # (-joint probability, order found, path)
-        frontier: list[tuple[float, int, tuple[int, ...]]] = [(-1.0, 0, ())]
+        frontier: list[tuple[float, int, tuple[int, ...]]] = [(-1.0, -1, ())]
+        own = {token for token, _ in self.successors(recent[-ORDERS[0] :])}
+        for at, other in enumerate(others):
+            if other.depth == 1 and depth_limit > 1 and other.token not in own:
+                frontier.append((-other.probability, -2 - at, (other.token,)))
+        heapq.heapify(frontier)
         start = list(recent[-ORDERS[0] :])
         for _ in range(_LOOKUPS):
             if not frontier:

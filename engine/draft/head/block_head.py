@@ -72,11 +72,11 @@ class BlockHead:
     ) -> list[list[Foreseen]]:
         """Draft behind each root token; `windows` are the slots of what was committed before it."""
         shape = self.shape
-        count = len(roots)
-        slots = np.zeros((count, shape.window), np.int64)
-        visible = np.zeros((count, shape.window), np.bool_)
+        count, width = len(roots), shape.window if shape.layers else 1
+        slots = np.zeros((count, width), np.int64)
+        visible = np.zeros((count, width), np.bool_)
         for at, committed in enumerate(windows):
-            own = committed[-shape.window :]
+            own = committed[-width:]
             if len(own):
                 slots[at, -len(own) :] = own
                 visible[at, -len(own) :] = True

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from engine.draft.phrases import Phrases, context_hash
+from engine.draft.proposals import Foreseen
 from engine.training.corpus import Sequence
 from engine.training.counting import count_phrases
 
@@ -52,6 +53,16 @@ def test_edges_come_parents_first_and_stay_within_the_depth() -> None:
         reached.add((edge.depth, edge.token))
     assert len({edge[:3] for edge in edges}) == len(edges)
     assert phrases.foresee([40, 41], depth_limit=3) == []
+
+
+def test_another_sources_first_tokens_are_gone_on_from() -> None:
+    phrases = counted(*[[1, 2, 3, 4]] * 5, *[[6, 7, 8, 9]] * 5)
+    others = [Foreseen(1, 2, 7, 0.5), Foreseen(1, 2, 3, 0.5), Foreseen(2, 7, 9, 0.9)]
+    edges = phrases.foresee([1, 2], 3, others)
+    behind_other = {edge[:3] for edge in edges if edge.previous == 7}
+    assert behind_other == {(2, 7, 8)}
+    assert (3, 8, 9) in {edge[:3] for edge in edges}
+    assert 7 not in {edge.token for edge in edges if edge.depth == 1}  # that edge is the other's
 
 
 def test_contexts_are_hashed_alike_when_counted_and_when_looked_up() -> None:
