@@ -121,5 +121,6 @@ def _generation_request(usage: AdmittedRequest, order: Order) -> GenerationReque
         sampling=order.sampling,
         stop=order.stop,
         draft=order.draft,
+        draft_scope=order.draft_scope,
         deadline_ns=deadline_ns,
     )

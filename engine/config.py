@@ -22,6 +22,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
     prefill_chunk: int = 48
     kv_tokens: int = 16384  # capacity of the page pool, in tokens
     draft_cache_tokens: int = 1_000_000
+    single_flight: bool = True  # compute what identical requests of a tenant share only once
     backend: str = "fp32"
     device: str = "cpu"
     threads: int | None = None  # null: one per core

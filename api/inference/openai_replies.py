@@ -104,6 +104,7 @@ def usage(view: GenerationView) -> dict[str, Any] | None:
         "prompt_tokens": view.usage.input_tokens,
         "completion_tokens": view.usage.output_tokens,
         "total_tokens": view.usage.input_tokens + view.usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": view.usage.cached_input_tokens},
         "cost": None if view.cost is None else float(view.cost),  # a number, as others send it
         "dflash": {
             "generation_id": view.id,

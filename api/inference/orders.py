@@ -46,6 +46,7 @@ class Order:
     deadline_ms: int | None
     end_user: str | None
     tags: dict[str, str] | None
+    draft_scope: str = "tenant"
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -55,6 +56,7 @@ class Order:
             "max_tokens": self.max_tokens,
             "stop": list(self.stop),
             "draft": self.draft,
+            "draft_scope": self.draft_scope,
             "deadline_ms": self.deadline_ms,
         }
 

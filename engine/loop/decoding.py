@@ -5,25 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
+import msgspec
 import structlog
 import torch
 from torch import Tensor
 
 from engine.cache.page_table import PageTable
-from engine.cache.pages import PagePool
+from engine.cache.pages import PageLeak, PagePool
 from engine.config import EngineConfig
 from engine.draft.drafter import Draft, Drafter, DraftSession
-from engine.errors import InvalidRequest
+from engine.errors import EngineOverloaded, InvalidRequest
 from engine.graph.acceptance import clip
 from engine.graph.tree import bare
 from engine.loop.cost import StepCost
 from engine.loop.emission import Emission
+from engine.loop.flights import Flight, Flights, Rider, identity
+from engine.loop.pacing import Pacing
+from engine.loop.protocols import StepDecoder, Vocabulary
 from engine.loop.rows import Part, step_rows
 from engine.loop.tally import Tally
 from engine.loop.verification import LogitsProbe, verify
-from engine.model.rows import StepRows
 from engine.processors import LogitsProcessor, ProcessorFailed, runs_undrafted
 from engine.records import (
     BlockRecord,
@@ -33,6 +35,7 @@ from engine.records import (
     FinishRecord,
     RequestWork,
     StepRecord,
+    Work,
 )
 from engine.requests import GenerationRequest
 from engine.scheduler.admission import Limits
@@ -44,47 +47,6 @@ log = structlog.get_logger(__name__)
 
 PAGE_SIZE = 16
 _RECENT = 32  # tokens of context shown to the draft layer
-
-
-class SlotStorage(Protocol):
-    """What the loop asks of the place where keys and values lie."""
-
-    slots: int
-
-    def move(self, src_slots: Tensor, dst_slots: Tensor) -> None:
-        """Copy slots in every layer; everything is read before anything is written."""
-
-
-class StepDecoder(Protocol):
-    """What the loop asks of a model; see `engine.model.loading` for those there are."""
-
-    @property
-    def storage(self) -> SlotStorage:
-        """Where keys and values lie."""
-
-    def forward(self, step: StepRows) -> Tensor:
-        """Write the rows' keys and values, return raw logits [Q, V] float32."""
-
-
-class Vocabulary(Protocol):
-    """What the loop asks of a tokenizer."""
-
-    eos_ids: frozenset[int]
-
-    def piece(self, token_id: int) -> bytes:
-        """Return the bytes that a token appends."""
-
-
-@dataclass(slots=True, eq=False)
-class Live:
-    """A request between its submission and its finish record."""
-
-    sequence: LiveSequence
-    emission: Emission
-    processors: tuple[LogitsProcessor, ...]
-    may_draft: bool
-    session: DraftSession | None = None  # opened with the first draft
-    cancelled: bool = False
 
 
 @dataclass(slots=True)
@@ -130,54 +92,61 @@ class DecodeLoop:
         self._probe = probe
         self._on_failure = on_failure or _log_failure
         self._cost = cost or StepCost()
-        self._live: dict[str, Live] = {}
+        self._flights = Flights()
         self._arrivals = 0
         self._step_index = 0
 
     @property
     def counters(self) -> DraftCounters:
-        """Drafting totals of all requests so far."""
+        """Drafting totals of all blocks so far but those that followed another request's."""
         return self._tally.counters
 
     @property
     def busy(self) -> bool:
         """Whether any request is live, so that `step` has something to do."""
-        return bool(self._live)
+        return bool(self._flights.riders)
 
     def submit(
         self, request: GenerationRequest, processors: Sequence[LogitsProcessor] = ()
     ) -> None:
         """Queue a request. Raises InvalidRequest, PromptTooLong or EngineOverloaded."""
         self.limits.check(request)
-        if request.request_id in self._live:
+        flights = self._flights
+        if flights.rider(request.request_id):
             raise InvalidRequest(f"request {request.request_id} is live already", "request_id")
+        if flights.riders >= self._config.max_live:
+            raise EngineOverloaded(f"{flights.riders} requests are running or waiting already")
+        vocabulary = self._vocabulary
+        rider = Rider(request, Emission(request, vocabulary.piece, vocabulary.eos_ids))
+        same = identity(request, processors) if self._config.single_flight else None
+        if flights.join(same, rider):
+            return
         sequence = LiveSequence(request, PageTable(self.pool, request.tenant_id), self._arrivals)
         self.scheduler.submit(sequence)
         self._arrivals += 1
-        vocabulary = self._vocabulary
-        self._live[request.request_id] = Live(
-            sequence,
-            Emission(request, vocabulary.piece, vocabulary.eos_ids),
-            tuple(processors),
-            may_draft=self._config.draft and request.draft and not runs_undrafted(processors),
-        )
+        may_draft = self._config.draft and request.draft and not runs_undrafted(processors)
+        flights.add(Flight(sequence, [rider], tuple(processors), may_draft, same))
 
     def cancel(self, request_id: str) -> None:
         """End a request at the next step. Does nothing if it isn't live."""
-        if live := self._live.get(request_id):
-            live.cancelled = True
+        if rider := self._flights.rider(request_id):
+            rider.cancelled = True
 
     def step(self) -> StepRecord | None:
         """Run one step: end what is over, plan, draft, verify, commit. Null if nothing is live."""
-        if not self._live:
+        if not self.busy:
             return None
         start_ns = time.monotonic_ns()
         outcome = _Outcome()
         self._end_the_overdue(start_ns, outcome)
         plan = self.scheduler.plan()
+        self._move(plan.copies)
         if plan.turns:
-            drafts = self._draft(plan)
-            self._compute(self._parts(plan, drafts), drafts, outcome)
+            drafts, held = self._draft(plan)
+            self._compute(self._parts(plan, drafts, held), drafts, outcome)
+        for flight in self._flights:
+            if flight.unheard:  # somebody joined it, and it had no part in this step
+                self._speak(flight, outcome, computed=False)
         record = StepRecord(
             engine_epoch=self._engine_epoch,
             step_index=self._step_index,
@@ -198,8 +167,8 @@ class DecodeLoop:
         be used afterwards.
         """
         now_ns = time.monotonic_ns()
-        finishes = tuple(live.emission.finish(reason, detail) for live in self._live.values())
-        self._live.clear()
+        riders = self._flights.clear()
+        finishes = tuple(rider.emission.finish(reason, detail) for rider in riders)
         return StepRecord(
             engine_epoch=self._engine_epoch,
             step_index=self._step_index,
@@ -208,8 +177,15 @@ class DecodeLoop:
             finishes=finishes,
         )
 
+    def check(self) -> None:
+        """Raise PageLeak unless the books of pages and prefixes balance; for when it is idle."""
+        self.pool.check()
+        if not self.busy and self.pool.used:
+            raise PageLeak(f"{self.pool.used} pages are used, and nothing runs")
+
     def stats(self) -> EngineStats:
         """Return a snapshot of queues, pages and counters."""
+        shared = self.drafter.shared
         return EngineStats(
             running=self.scheduler.running,
             waiting=self.scheduler.waiting,
@@ -218,37 +194,50 @@ class DecodeLoop:
             pages_free=self.pool.free,
             pages_used=self.pool.used,
             pages_cached=self.pool.cached,
-            draft_cache_tokens=self.drafter.shared.tokens,
+            draft_cache_tokens=shared.tokens,
             emitted_tokens_per_s=self._tally.tokens_per_s,
+            following=self._flights.following,
+            caches=msgspec.structs.replace(
+                self._tally.caches,
+                page_evictions=self.pool.evictions,
+                draft_lookups=shared.lookups,
+                draft_hits=shared.hits,
+                draft_evictions=shared.evictions,
+            ),
         )
 
     def _end_the_overdue(self, now_ns: int, outcome: _Outcome) -> None:
-        for live in list(self._live.values()):
-            deadline_ns = live.sequence.request.deadline_ns
-            if live.cancelled:
-                self._finish(live, FinishReason.CANCELLED, outcome)
-            elif deadline_ns is not None and now_ns >= deadline_ns:
-                self._finish(live, FinishReason.DEADLINE, outcome)
+        for flight in self._flights:
+            for rider in list(flight.riders):
+                if reason := rider.overdue(now_ns):
+                    self._finish(flight, rider, reason, outcome)
+                elif rider.ended:  # it joined when all that it wants had been drawn
+                    self._tell(flight, rider, outcome, computed=False)
 
-    def _draft(self, plan: Plan) -> dict[LiveSequence, Draft]:
-        """Draft for up to `verifier_batch_size` requests, as far as rows and pages allow."""
+    def _draft(self, plan: Plan) -> tuple[dict[LiveSequence, Draft], set[LiveSequence]]:
+        """Draft for up to `verifier_batch_size` requests, as far as rows and pages allow.
+
+        Returns the drafts, and who sits this step out.
+        """
         drafts: dict[LiveSequence, Draft] = {}
+        pacing = Pacing()
         rows = sum(turn.rows for turn in plan.turns)
         tokens = sum(turn.draws for turn in plan.turns) * self._tally.expected_length
         spare = plan.spare_rows
         for turn in plan.drafters():
-            sequence, live = turn.sequence, self._live[turn.sequence.request_id]
+            sequence, flight = turn.sequence, self._flight(turn)
             if len(drafts) == self._config.verifier_batch_size or not spare:
                 break
-            if not live.may_draft:
+            if not flight.may_draft:
                 continue
-            draft = self._session(live).propose(
-                sequence.tokens[-_RECENT:],
+            session, recent = self._session(flight), sequence.tokens[-_RECENT:]
+            draft = session.propose(
+                recent,
                 depth_limit=sequence.remaining - 1,
                 node_budget=min(self._config.node_budget, spare + 1),
                 least_probability=self._cost.least_probability(rows, tokens),
             )
-            if draft is None:
+            if pacing.waits(turn, session, recent, draft) or draft is None:
                 continue
             granted = self.scheduler.grant(turn, len(draft.tree) - 1)
             if granted:
@@ -256,18 +245,29 @@ class DecodeLoop:
                 sequence.drafted_at = self._step_index
                 rows += granted
                 spare -= granted
-        return drafts
+        return drafts, pacing.held
 
-    def _session(self, live: Live) -> DraftSession:
-        if live.session is None:
-            request = live.sequence.request
-            live.session = self.drafter.open(request.tenant_id, request.prompt_ids)
-            live.session.extend(live.sequence.tokens[len(request.prompt_ids) :], drafted=False)
-        return live.session
+    def _flight(self, turn: Turn) -> Flight:
+        flight = self._flights.of(turn.sequence)
+        assert flight is not None
+        return flight
 
-    def _parts(self, plan: Plan, drafts: dict[LiveSequence, Draft]) -> list[Part]:
+    def _session(self, flight: Flight) -> DraftSession:
+        if flight.session is None:
+            request = flight.sequence.request
+            flight.session = self.drafter.open(
+                request.tenant_id, request.prompt_ids, request.draft_scope
+            )
+            flight.session.extend(flight.sequence.tokens[len(request.prompt_ids) :], drafted=False)
+        return flight.session
+
+    def _parts(
+        self, plan: Plan, drafts: dict[LiveSequence, Draft], held: set[LiveSequence]
+    ) -> list[Part]:
         parts = []
         for turn in plan.turns:
+            if turn.sequence in held:
+                continue
             tree = None
             if turn.draws:
                 draft = drafts.get(turn.sequence)
@@ -279,7 +279,7 @@ class DecodeLoop:
         self, parts: list[Part], drafts: dict[LiveSequence, Draft], outcome: _Outcome
     ) -> None:
         """Run the verifier over all parts, then commit each; a failure ends whom it concerns."""
-        outcome.work += [RequestWork(part.turn.sequence.request_id, part.work) for part in parts]
+        outcome.work += [self._flight(part.turn).work(part.work) for part in parts]
         rows = step_rows(parts)
         began = time.perf_counter()
         try:
@@ -297,15 +297,19 @@ class DecodeLoop:
                 self._commit(part, drafts.get(part.turn.sequence), own, outcome)
             except Exception as error:  # noqa: BLE001 -- one request's failure is not the others'
                 self._fail(part.turn, error, outcome)
-        if outcome.moves:
+        self._move(outcome.moves)
+
+    def _move(self, moves: Sequence[tuple[int, int]]) -> None:
+        """Copy keys and values between slots, all at once."""
+        if moves:
             with torch.inference_mode():  # as the storage was written
-                src_slots, dst_slots = torch.tensor(outcome.moves).unbind(1)
+                src_slots, dst_slots = torch.tensor(moves).unbind(1)
                 self._decoder.storage.move(src_slots, dst_slots)
 
     def _commit(self, part: Part, draft: Draft | None, logits: Tensor, outcome: _Outcome) -> None:
         """Take over one request's part of a step: its tokens, its keys, its block, its end."""
         sequence = part.turn.sequence
-        live = self._live[sequence.request_id]
+        flight = self._flight(part.turn)
         if part.tree is None:
             sequence.advance(sequence.computed + part.turn.rows)
             return
@@ -314,11 +318,11 @@ class DecodeLoop:
             sequence.tokens,
             part.tree,
             logits,
-            emission=live.emission,
-            processors=live.processors,
+            hear=flight.take,
+            processors=flight.processors,
             probe=self._probe,
         )
-        walked, ended = verified.walked, live.emission.reason is not None
+        walked, leader = verified.walked, flight.leader
         root = len(sequence.tokens) - 1
         # The accepted path's keys lie where its nodes were scored: close the ranks.
         slots = sequence.table.slots(root, root + len(part.tree))
@@ -328,32 +332,53 @@ class DecodeLoop:
             if node != depth
         ]
         sequence.advance(root + len(walked.nodes), walked.tokens)
-        live.emission.count(clip(part.tree, walked, ended=ended), len(part.tree))
-        if live.session:
+        heard = walked.first(leader.emission.uncounted)
+        leader.emission.count(clip(part.tree, heard, ended=leader.ended), len(part.tree))
+        if flight.session:
             if draft:
-                live.session.observe(draft, walked, verified.entropies)
-            live.session.extend(walked.tokens, drafted=draft is not None)
-        if block := live.emission.block():
+                flight.session.observe(draft, walked, verified.entropies)
+            flight.session.extend(walked.tokens, drafted=draft is not None)
+        self._speak(flight, outcome)
+
+    def _speak(self, flight: Flight, outcome: _Outcome, *, computed: bool = True) -> None:
+        """Tell every rider what was decided, and end those whose text has ended."""
+        flight.unheard = False
+        for rider in list(flight.riders):
+            self._tell(flight, rider, outcome, computed=computed)
+
+    def _tell(self, flight: Flight, rider: Rider, outcome: _Outcome, *, computed: bool) -> None:
+        if block := rider.emission.block(flight.prompt_saved(rider)):
             outcome.blocks.append(block)
-        if live.emission.reason is not None:
-            self._finish(live, live.emission.reason, outcome)
+            if not computed:  # a block has its work, be it none: what it took is known then
+                outcome.work.append(RequestWork(block.request_id, Work()))
+            if block.block_index == 0:
+                self._tally.begun(len(rider.request.prompt_ids))
+        if rider.emission.reason is not None:
+            self._finish(flight, rider, rider.emission.reason, outcome)
 
     def _fail(self, turn: Turn, error: Exception, outcome: _Outcome) -> None:
-        live = self._live.get(turn.sequence.request_id)
-        if live is None:
+        """End all who ride on a sequence that failed: their tokens would have been the same."""
+        flight = self._flights.of(turn.sequence)
+        if flight is None:
             return
-        self._on_failure(turn.sequence.request_id, error)
         # Only what is our own wording may be shown; anything else could hold others' data.
         known = isinstance(error, ProcessorFailed | ArithmeticError)
         detail = str(error) if known else "the engine failed in a decoding step"
-        self._finish(live, FinishReason.ERROR, outcome, detail)
+        for rider in list(flight.riders):
+            self._on_failure(rider.request.request_id, error)
+            self._finish(flight, rider, FinishReason.ERROR, outcome, detail)
 
     def _finish(
-        self, live: Live, reason: FinishReason, outcome: _Outcome, detail: str | None = None
+        self,
+        flight: Flight,
+        rider: Rider,
+        reason: FinishReason,
+        outcome: _Outcome,
+        detail: str | None = None,
     ) -> None:
-        self.scheduler.remove(live.sequence)
-        del self._live[live.sequence.request_id]
-        outcome.finishes.append(live.emission.finish(reason, detail))
+        if self._flights.leave(flight, rider):
+            self.scheduler.remove(flight.sequence)
+        outcome.finishes.append(rider.emission.finish(reason, detail))
 
 
 def _log_failure(request_id: str, error: Exception) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from engine.draft.proposals import Source
 from engine.graph.acceptance import Walk, walk
 from engine.graph.tree import TokenTree
-from engine.loop.emission import Drawn, Emission
+from engine.loop.emission import Drawn
 from engine.processors import LogitsProcessor, processed
 from engine.requests import GenerationRequest
 from engine.sampling.distribution import draw
@@ -45,11 +45,11 @@ def verify(
     tree: TokenTree,
     logits: Tensor,
     *,
-    emission: Emission,
+    hear: Callable[[Drawn], bool],
     processors: Sequence[LogitsProcessor] = (),
     probe: LogitsProbe | None = None,
 ) -> Verified:
-    """Draw along the tree until it is left or the text ends. Changes the emission, nothing else.
+    """Draw along the tree until it is left or the text ends, as `hear` says of each token.
 
     `logits` are the raw ones of every node, [N, V] float32 on the CPU; `text` is everything up to
     the root. Raises NonFiniteLogits, NothingToDraw, ProcessorFailed.
@@ -68,11 +68,11 @@ def verify(
         token = draw(rows[node], sampling, at)
         statistics = raw_statistics(raw[node], token)
         child = tree.children[node].get(token)
-        cached = child is not None and tree.origins[child] == Source.SHARED
+        cached = child is not None and bool(tree.origins[child] & Source.SHARED)
         drawn.append(
             Drawn(token, statistics.logprob, statistics.entropy, child is not None, cached)
         )
         return token
 
-    walked = walk(tree, draw_at, lambda _token: emission.take(drawn[-1]))
+    walked = walk(tree, draw_at, lambda _token: hear(drawn[-1]))
     return Verified(walked, tuple(drawn))

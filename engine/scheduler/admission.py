@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.config import ROLLBACK_POLICIES, EngineConfig
 from engine.errors import InvalidConfig, InvalidRequest, PromptTooLong
-from engine.requests import GenerationRequest, SamplingParams
+from engine.requests import DRAFT_SCOPES, GenerationRequest, SamplingParams
 
 TOP_K_MAX = 2**31 - 1
 
@@ -41,6 +41,10 @@ class Limits:
                 )
         if not all(request.stop):
             raise InvalidRequest("a stop string is empty", "stop")
+        if request.draft_scope not in DRAFT_SCOPES:
+            raise InvalidRequest(
+                f"draft_scope must be one of {', '.join(DRAFT_SCOPES)}", "draft_scope"
+            )
         check_sampling(request.sampling)
 
 

@@ -62,7 +62,8 @@ def requests() -> list[GenerationRequest]:
             )
         )
     return found + [
-        a_request(system, 30, request_id=f"same{index}", ignore_eos=True) for index in range(4)
+        a_request(system, 30 - 4 * index, request_id=f"same{index}", ignore_eos=True)
+        for index in range(4)
     ]
 
 

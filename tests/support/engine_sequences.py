@@ -21,6 +21,7 @@ def request(
     sampling: SamplingParams | None = None,
     stop: tuple[str, ...] = (),
     draft: bool = True,
+    draft_scope: str = "tenant",
     ignore_eos: bool = False,
     deadline_ns: int | None = None,
 ) -> GenerationRequest:
@@ -33,6 +34,7 @@ def request(
         sampling=sampling or SamplingParams(),
         stop=stop,
         draft=draft,
+        draft_scope=draft_scope,
         ignore_eos=ignore_eos,
         deadline_ns=deadline_ns,
     )

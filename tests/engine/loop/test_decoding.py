@@ -33,7 +33,7 @@ class Rig:
     failures: list[Exception] = field(default_factory=list)
 
     def loop(self, slots: int | None = None, **changes: object) -> DecodeLoop:
-        config = msgspec.structs.replace(EngineConfig(), **changes)
+        config = msgspec.structs.replace(EngineConfig(single_flight=False), **changes)
         loop = loop_on(self.decoder, ToyVocabulary(), VOCAB, config, self.heard, slots)
         loop._on_failure = lambda _, error: self.failures.append(error)
         return loop
@@ -150,7 +150,7 @@ def test_recomputation_after_a_preemption_is_counted_apart_and_emits_no_block(ri
     """Given two requests that start together and cannot both go on."""
     loop = rig.loop(slots=64, draft=False, prefill_chunk=8)
     for name in ("old", "young"):
-        loop.submit(request([*PROMPT, ord(name[0]) % 20], 30, request_id=name, ignore_eos=True))
+        loop.submit(request([ord(name[0]) % 20, *PROMPT], 30, request_id=name, ignore_eos=True))
     rig.finish(loop)
     assert loop.scheduler.preemptions > 0
     works = [part for step in rig.heard.steps for part in step.work]
