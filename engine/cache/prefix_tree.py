@@ -134,13 +134,14 @@ def _closest(above: Node, content: tuple[int, ...]) -> tuple[Node | None, int]:
     """Return the child that agrees with `content` longest, the first of equals, and how far."""
     best, longest = None, 0
     for node in above.children.get(content[0], ()):
-        shared = _agreement(node.tokens, content)
+        shared = agreement(node.tokens, content)
         if shared > longest:
             best, longest = node, shared
     return best, longest
 
 
-def _agreement(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+def agreement(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many leading tokens two texts have in common."""
     for at, (left, right) in enumerate(zip(one, other, strict=False)):
         if left != right:
             return at

@@ -15,6 +15,7 @@ from collections import deque
 from itertools import islice
 
 from engine.cache.pages import PagePool, PagesExhausted
+from engine.cache.prefix_tree import agreement
 from engine.config import EngineConfig
 from engine.errors import EngineOverloaded
 from engine.scheduler.plan import Plan, Turn
@@ -149,12 +150,11 @@ class Scheduler:
         table, size = sequence.table, self._pool.page_size
         start = table.capacity
         coming = sequence.tokens[start : min(start + size, len(sequence.tokens) - 1)]
-        if len(coming) - table.lent < size // 2:
-            return False
-        return any(
+        least = table.lent + size // 2
+        return len(coming) >= least and any(
             other.pending > 1
             and other.request.tenant_id == sequence.request.tenant_id
-            and other.tokens[start : start + len(coming)] == coming
             and table.begins(other.table)
+            and agreement(other.tokens[start : start + size], coming) >= least
             for other in self._running
         )
