@@ -212,7 +212,7 @@ class DecodeLoop:
                 if reason := rider.overdue(now_ns):
                     self._finish(flight, rider, reason, outcome)
                 elif rider.ended:  # it joined when all that it wants had been drawn
-                    self._tell(flight, rider, outcome, computed=False)
+                    self._tell(flight, rider, outcome, computed=False, follows=True)
 
     def _draft(self, plan: Plan) -> tuple[dict[LiveSequence, Draft], set[LiveSequence]]:
         """Draft for up to `verifier_batch_size` requests, as far as rows and pages allow.
@@ -343,16 +343,27 @@ class DecodeLoop:
     def _speak(self, flight: Flight, outcome: _Outcome, *, computed: bool = True) -> None:
         """Tell every rider what was decided, and end those whose text has ended."""
         flight.unheard = False
-        for rider in list(flight.riders):
-            self._tell(flight, rider, outcome, computed=computed)
+        first, *others = flight.riders
+        self._tell(flight, first, outcome, computed=computed)
+        for rider in others:
+            self._tell(flight, rider, outcome, computed=computed, follows=True)
 
-    def _tell(self, flight: Flight, rider: Rider, outcome: _Outcome, *, computed: bool) -> None:
-        if block := rider.emission.block(flight.prompt_saved(rider)):
+    def _tell(
+        self,
+        flight: Flight,
+        rider: Rider,
+        outcome: _Outcome,
+        *,
+        computed: bool,
+        follows: bool = False,
+    ) -> None:
+        prompt_length = len(rider.request.prompt_ids)
+        if block := rider.emission.block(prompt_length if follows else flight.sequence.found):
             outcome.blocks.append(block)
             if not computed:  # a block has its work, be it none: what it took is known then
                 outcome.work.append(RequestWork(block.request_id, Work()))
             if block.block_index == 0:
-                self._tally.begun(len(rider.request.prompt_ids))
+                self._tally.begun(prompt_length)
         if rider.emission.reason is not None:
             self._finish(flight, rider, rider.emission.reason, outcome)
 

@@ -64,10 +64,6 @@ class Flight:
         """The rider in whose name the sequence runs."""
         return self.riders[0]
 
-    def prompt_saved(self, rider: Rider) -> int:
-        """Prompt tokens that were not computed for a rider: found cached, or the leader's work."""
-        return self.sequence.found if rider is self.leader else len(rider.request.prompt_ids)
-
     def join(self, rider: Rider) -> None:
         """Take one more rider, and let it hear what was drawn so far."""
         self.riders.append(rider)

@@ -86,10 +86,9 @@ def split(energy_uj: int, claims: Sequence[Claim], costs: StepCosts) -> dict[str
         payer = claim.request_id if own and claim.request_id in payers else OVERHEAD
         weights[payer] = weights.get(payer, 0) + costs.fixed + own
         weights[OVERHEAD] += recomputed
-    shares = apportion(energy_uj, weights)
-    divided = {OVERHEAD: shares.pop(OVERHEAD, 0)}
-    for name, share in shares.items():
-        divided |= apportion(share, dict.fromkeys(payers[name], 1))
+    divided: dict[str, int] = {}
+    for name, share in apportion(energy_uj, weights).items():
+        divided |= apportion(share, dict.fromkeys(payers.get(name, [OVERHEAD]), 1))
     return divided
 
 

@@ -96,7 +96,7 @@ def test_work_that_is_not_charged_is_overhead() -> None:
 def test_work_that_was_done_for_several_is_one_players_and_theirs_in_equal_parts() -> None:
     riders = [claim(name, Work(), rode_with="lead") for name in ("one", "two")]
     claims = [claim("lead", Work(verified_nodes=4)), *riders, claim("b", Work(verified_nodes=4))]
-    assert split(600, claims, COSTS) == {"lead": 100, "one": 100, "two": 100, "b": 300, OVERHEAD: 0}
+    assert split(600, claims, COSTS) == {"lead": 100, "one": 100, "two": 100, "b": 300}
 
 
 def test_who_leads_and_leaves_takes_no_work_out_of_what_the_others_pay() -> None:
