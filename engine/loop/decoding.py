@@ -144,9 +144,8 @@ class DecodeLoop:
         if plan.turns:
             drafts, held = self._draft(plan)
             self._compute(self._parts(plan, drafts, held), drafts, outcome)
-        for flight in self._flights:
-            if flight.unheard:  # somebody joined it, and it had no part in this step
-                self._speak(flight, outcome, computed=False)
+        for flight in list(self._flights.unheard):  # somebody joined it, and it had no part
+            self._speak(flight, outcome, computed=False)
         record = StepRecord(
             engine_epoch=self._engine_epoch,
             step_index=self._step_index,
@@ -207,12 +206,12 @@ class DecodeLoop:
         )
 
     def _end_the_overdue(self, now_ns: int, outcome: _Outcome) -> None:
-        for flight in self._flights:
+        for rider, reason in self._flights.overdue(now_ns):
+            self._finish(rider, reason, outcome)
+        for flight in list(self._flights.unheard):
             for rider in list(flight.riders):
-                if reason := rider.overdue(now_ns):
-                    self._finish(flight, rider, reason, outcome)
-                elif rider.ended:  # it joined when all that it wants had been drawn
-                    self._tell(flight, rider, outcome, computed=False, follows=True)
+                if rider.ended:  # it joined when all that it wants had been drawn
+                    self._tell(rider, outcome, computed=False, follows=True)
 
     def _draft(self, plan: Plan) -> tuple[dict[LiveSequence, Draft], set[LiveSequence]]:
         """Draft for up to `verifier_batch_size` requests, as far as rows and pages allow.
@@ -342,30 +341,25 @@ class DecodeLoop:
 
     def _speak(self, flight: Flight, outcome: _Outcome, *, computed: bool = True) -> None:
         """Tell every rider what was decided, and end those whose text has ended."""
-        flight.unheard = False
+        self._flights.unheard.pop(flight, None)
         first, *others = flight.riders
-        self._tell(flight, first, outcome, computed=computed)
+        self._tell(first, outcome, computed=computed)
         for rider in others:
-            self._tell(flight, rider, outcome, computed=computed, follows=True)
+            self._tell(rider, outcome, computed=computed, follows=True)
 
     def _tell(
-        self,
-        flight: Flight,
-        rider: Rider,
-        outcome: _Outcome,
-        *,
-        computed: bool,
-        follows: bool = False,
+        self, rider: Rider, outcome: _Outcome, *, computed: bool, follows: bool = False
     ) -> None:
         prompt_length = len(rider.request.prompt_ids)
-        if block := rider.emission.block(prompt_length if follows else flight.sequence.found):
+        found = prompt_length if follows else rider.flight.sequence.found
+        if block := rider.emission.block(found):
             outcome.blocks.append(block)
             if not computed:  # a block has its work, be it none: what it took is known then
                 outcome.work.append(RequestWork(block.request_id, Work()))
             if block.block_index == 0:
                 self._tally.begun(prompt_length)
         if rider.emission.reason is not None:
-            self._finish(flight, rider, rider.emission.reason, outcome)
+            self._finish(rider, rider.emission.reason, outcome)
 
     def _fail(self, turn: Turn, error: Exception, outcome: _Outcome) -> None:
         """End all who ride on a sequence that failed: their tokens would have been the same."""
@@ -377,18 +371,13 @@ class DecodeLoop:
         detail = str(error) if known else "the engine failed in a decoding step"
         for rider in list(flight.riders):
             self._on_failure(rider.request.request_id, error)
-            self._finish(flight, rider, FinishReason.ERROR, outcome, detail)
+            self._finish(rider, FinishReason.ERROR, outcome, detail)
 
     def _finish(
-        self,
-        flight: Flight,
-        rider: Rider,
-        reason: FinishReason,
-        outcome: _Outcome,
-        detail: str | None = None,
+        self, rider: Rider, reason: FinishReason, outcome: _Outcome, detail: str | None = None
     ) -> None:
-        if self._flights.leave(flight, rider):
-            self.scheduler.remove(flight.sequence)
+        if self._flights.leave(rider):
+            self.scheduler.remove(rider.flight.sequence)
         outcome.finishes.append(rider.emission.finish(reason, detail))
 
 

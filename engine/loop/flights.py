@@ -11,7 +11,7 @@ gone the next one leads, and the sequence never notices.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -30,6 +30,7 @@ class Rider:
 
     request: GenerationRequest
     emission: Emission
+    flight: Flight = field(init=False)
     cancelled: bool = False
 
     @property
@@ -57,7 +58,10 @@ class Flight:
     identity: Hashable | None  # null where nobody may join
     session: DraftSession | None = None  # opened with the first draft
     drawn: list[Drawn] = field(default_factory=list)  # kept where somebody may join
-    unheard: bool = False  # somebody has joined whom nothing was told yet
+
+    def __post_init__(self) -> None:
+        for rider in self.riders:
+            rider.flight = self
 
     @property
     def leader(self) -> Rider:
@@ -67,7 +71,7 @@ class Flight:
     def join(self, rider: Rider) -> None:
         """Take one more rider, and let it hear what was drawn so far."""
         self.riders.append(rider)
-        self.unheard = True
+        rider.flight = self
         for drawn in self.drawn:
             if rider.emission.follow(drawn):
                 break
@@ -109,9 +113,7 @@ class Flights:
         self._riders: dict[str, Rider] = {}
         self._flights: dict[LiveSequence, Flight] = {}
         self._joinable: dict[Hashable, Flight] = {}
-
-    def __iter__(self) -> Iterator[Flight]:
-        return iter(list(self._flights.values()))
+        self.unheard: dict[Flight, None] = {}  # somebody has joined whom nothing was told yet
 
     @property
     def riders(self) -> int:
@@ -137,6 +139,7 @@ class Flights:
         if flight is None:
             return False
         flight.join(rider)
+        self.unheard[flight] = None
         self._riders[rider.request.request_id] = rider
         return True
 
@@ -147,12 +150,22 @@ class Flights:
         if flight.identity is not None:
             self._joinable[flight.identity] = flight
 
-    def leave(self, flight: Flight, rider: Rider) -> bool:
+    def overdue(self, now_ns: int) -> list[tuple[Rider, FinishReason]]:
+        """Return whose text must end here, and why."""
+        return [
+            (rider, reason)
+            for rider in self._riders.values()
+            if (reason := rider.overdue(now_ns)) is not None
+        ]
+
+    def leave(self, rider: Rider) -> bool:
         """Forget a request; returns whether it was its flight's last, which is forgotten too."""
+        flight = rider.flight
         del self._riders[rider.request.request_id]
         flight.leave(rider)
         if flight.riders:
             return False
+        self.unheard.pop(flight, None)
         del self._flights[flight.sequence]
         if flight.identity is not None:
             del self._joinable[flight.identity]
@@ -161,7 +174,7 @@ class Flights:
     def clear(self) -> list[Rider]:
         """Forget everything; returns who was live."""
         riders = list(self._riders.values())
-        for index in (self._riders, self._flights, self._joinable):
+        for index in (self._riders, self._flights, self._joinable, self.unheard):
             index.clear()
         return riders
 

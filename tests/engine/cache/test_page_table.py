@@ -136,3 +136,13 @@ def test_a_reservation_that_cannot_be_had_changes_nothing() -> None:
     with pytest.raises(PagesExhausted):
         table.reserve(12)
     assert (table.capacity, pool.free) == (4, 1)
+
+
+def test_a_page_that_was_copied_from_counts_as_used() -> None:
+    pool = PagePool(2, 4)
+    for content in ([1, 1, 1], [2, 2, 2]):
+        filled(pool, content).release()
+    assert adopted(pool, [1, 1, 3]) == 2
+    pool.take(1)
+    assert adopted(pool, [1, 1, 1]) == 2
+    assert adopted(pool, [2, 2, 2]) == 0
