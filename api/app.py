@@ -20,6 +20,7 @@ from api.error_reports import exception_handlers
 from api.gateway import Gateway
 from api.health import health, ready
 from api.inference import openai_routes, routes
+from api.inference.audits import AuditDesk
 from api.inference.orders import ServedModel
 from api.metrics import metrics
 from api.reference import problems_router
@@ -56,6 +57,11 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
     def provide_signer() -> Signer:
         return gateway.signer
 
+    audit_desk = AuditDesk(settings)
+
+    def provide_audits() -> AuditDesk:
+        return audit_desk
+
     def provide_served() -> ServedModel:
         return gateway.served
 
@@ -63,6 +69,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
         route_handlers=[
             routes.generate,
             routes.generation,
+            routes.audit_generation,
             openai_routes.chat_completions,
             openai_routes.completions,
             openai_routes.models,
@@ -91,6 +98,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             "gateway": Provide(provide_gateway, sync_to_thread=False),
             "database": Provide(provide_database, sync_to_thread=False),
             "served": Provide(provide_served, sync_to_thread=False),
+            "audits": Provide(provide_audits, sync_to_thread=False),
             "signer": Provide(provide_signer, sync_to_thread=False),
             "principal": Provide(provide_principal, sync_to_thread=True),
         },

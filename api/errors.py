@@ -79,6 +79,14 @@ class RateLimited(ApiError):
         self.retry_after_s = retry_after_s
 
 
+class AuditBusy(ApiError):
+    """Another audit is running; they take turns, so that they never slow what is billed."""
+
+
+class AuditFailed(ApiError):
+    """An audit's process ended without a result."""
+
+
 class InvalidIdempotencyKey(ApiError):
     """An `Idempotency-Key` that is empty, too long or not printable."""
 

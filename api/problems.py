@@ -82,6 +82,9 @@ TABLE: Mapping[type[Exception], Problem] = {
     billing_errors.InvalidVerdict: Problem(422, "invalid_verdict", "The verdict is not valid"),
     billing_errors.InvalidReceipt: Problem(422, "invalid_receipt", "The receipt proves nothing"),
     billing_errors.InvalidSigningKey: INTERNAL,
+    billing_errors.CannotAudit: Problem(
+        409, "cannot_audit", "This receipt's work can't be done again"
+    ),
     # the gateway itself
     api_errors.ApiError: INTERNAL,
     api_errors.InvalidParameter: INVALID_PARAMETER,
@@ -98,6 +101,8 @@ TABLE: Mapping[type[Exception], Problem] = {
     api_errors.NotFound: NOT_FOUND,
     api_errors.Conflict: Problem(409, "conflict", "Things as they stand don't allow this"),
     api_errors.RateLimited: Problem(429, "rate_limited", "Too many requests"),
+    api_errors.AuditBusy: Problem(503, "audit_busy", "Another audit is running; try again"),
+    api_errors.AuditFailed: INTERNAL,
     api_errors.InvalidIdempotencyKey: Problem(
         400, "invalid_idempotency_key", "The Idempotency-Key is not valid"
     ),

@@ -67,6 +67,14 @@ class Settings(BaseSettings):
         """The database's URL: as given, or an embedded SQLite file under `home`."""
         return self.database_url or f"sqlite:///{(self.home / 'gateway.db').resolve()}"
 
+    def environment(self) -> dict[str, str]:
+        """The environment of another `dflash` process of this installation.
+
+        The database's URL goes this way and not as an argument: it may hold a password, and
+        arguments are public.
+        """
+        return {**os.environ, "DFLASH_DATABASE_URL": self.resolved_database_url}
+
     def engine_config(self) -> EngineConfig:
         """The engine's configuration; raises InvalidSettings for an unknown or ill-typed name."""
         return _struct(EngineConfig, self.engine, "engine")

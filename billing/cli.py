@@ -229,7 +229,7 @@ def _read_tariff(file: IO[str]) -> Any:
 
 @click.group()
 def receipt() -> None:
-    """Show a receipt, or verify one offline."""
+    """Show a receipt, verify it offline, or audit it by replay."""
 
 
 @receipt.command("show")

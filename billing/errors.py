@@ -116,3 +116,7 @@ class InvalidReceipt(BillingError):
 
 class InvalidSigningKey(BillingError):
     """A key file that is no Ed25519 private key, or that others may read."""
+
+
+class CannotAudit(BillingError):
+    """The work can't be done again: content erased, another model, a request still running."""

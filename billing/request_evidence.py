@@ -55,6 +55,12 @@ def gather(connection: Connection) -> Iterator[Evidence]:
         last = page[-1].id
 
 
+def of_request(connection: Connection, request_id: str) -> Evidence | None:
+    """The evidence of one request; null if there is no such request."""
+    page = connection.execute(select(requests).where(requests.c.id == request_id)).all()
+    return next(_page(connection, page), None)
+
+
 def _page(connection: Connection, page: Sequence[OneRow]) -> Iterator[Evidence]:
     ids = [request.id for request in page]
 

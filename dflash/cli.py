@@ -45,7 +45,9 @@ COMMANDS: dict[str, Entry] = {
     "admin": Entry("api.cli", "Bootstrap the first operator's key."),
     "credit": Entry("billing.cli", "Grant credit and show balances."),
     "tariff": Entry("billing.cli", "Publish, assign and show tariffs."),
-    "receipt": Entry("billing.cli", "Show a receipt, or verify one offline."),
+    "receipt": Entry(
+        "api.receipt_cli", "Show a receipt, verify it offline, or audit it by replay."
+    ),
     "reconcile": Entry("billing.cli", "Compare counters, events, rated lines and ledger."),
 }
 

@@ -23,7 +23,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
     kv_tokens: int = 16384  # capacity of the page pool, in tokens
     draft_cache_tokens: int = 1_000_000
     single_flight: bool = True  # compute what identical requests of a tenant share only once
-    backend: str = "fp32"
+    backend: str = "auto"  # what is fastest here for the file's weights
     device: str = "cpu"
     threads: int | None = None  # null: one per core
     longest_token_length: int | None = None  # must be >= the model's context when given

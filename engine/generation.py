@@ -41,7 +41,7 @@ class DFlashModel:
         cls,
         path: Path | str,
         *,
-        backend: str = "fp32",
+        backend: str = "auto",
         device: str = "cpu",
         threads: int | None = None,
         kv_tokens: int = 16384,

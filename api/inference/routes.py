@@ -1,4 +1,4 @@
-"""`POST /generate` and `GET /generations/{id}`."""
+"""`POST /generate`, `GET /generations/{id}` and `POST /generations/{id}/audit`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ from sqlalchemy import Engine as Database
 
 from api.auth import Principal, Scope, requires
 from api.bodies import decode
+from api.errors import NotFound
 from api.gateway import Gateway, Live
 from api.inference import orders, replies
+from api.inference.audits import AuditDesk
 from api.inference.event_stream import KEEPALIVE, EventStream, sse
 from api.inference.generations import block_view, read
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order, ServedModel
 from api.inference.schemas import GenerateRequest, GenerationView
 from api.schemas import PathId
+from billing import receipt_audit
 from billing.money import parse_nano
+from billing.receipt_audit import Audit
+from billing.request_evidence import of_request
 from metering.committed_blocks import replay
 from metering.database import snapshot
 from metering.protocols import CommittedBlock
@@ -89,6 +94,34 @@ def generation(
     """The generation with its receipt and adjustments. Reading never bills."""
     with snapshot(database) as connection:
         return read(connection, principal.tenant_id, generation_id)
+
+
+@post(
+    "/generations/{generation_id:str}/audit",
+    status_code=200,
+    summary="Audit a receipt by generating its answer again",
+    guards=[requires(Scope.READ_CONTENT)],
+    tags=["inference"],
+)
+async def audit_generation(
+    principal: NamedDependency[Principal],
+    database: NamedDependency[Database],
+    audits: NamedDependency[AuditDesk],
+    generation_id: PathId,
+) -> Audit:
+    """Every difference between the receipt and a replay from the stored prompt. Never billed."""
+    owner = await asyncio.to_thread(_auditable, database, principal.tenant_id, generation_id)
+    return await audits.audit(owner, generation_id)
+
+
+def _auditable(database: Database, tenant_id: str | None, request_id: str) -> str:
+    """Whose request it is; raises NotFound across tenants, CannotAudit if it can't be repeated."""
+    with snapshot(database) as connection:
+        evidence = of_request(connection, request_id)
+    if evidence is None or tenant_id not in {None, evidence.request.tenant_id}:
+        raise NotFound(f"no generation {request_id}")
+    receipt_audit.stated(evidence)
+    return str(evidence.request.tenant_id)
 
 
 def read_order(served: ServedModel, wire: GenerateRequest) -> Order:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -27,6 +27,7 @@ from billing.errors import InvalidReceipt
 from billing.receipts import verify
 from engine.dfm.catalogue import resolve
 from engine.errors import ModelNotFound
+from engine.kernels.cpu.compilation import CannotCompile, compiled_library
 from metering.database import open_database
 
 QUESTION = "Write a Python function that reverses a string."
@@ -70,6 +71,7 @@ def _demonstrate(
 ) -> None:
     settings.home.mkdir(parents=True, exist_ok=True)
     _have_model(settings, progress)
+    _have_kernels(settings, progress)
     migrate.upgrade(settings.resolved_database_url)
     _be_alone(settings.resolved_database_url)
     tenant = demo.prepare(settings.resolved_database_url, settings.home / "demo_key")
@@ -122,6 +124,15 @@ def _have_model(settings: Settings, progress: Console) -> None:
         )
         if done.returncode != 0:
             raise QuickstartFailed(f"{settings.model} could not be fetched") from None
+
+
+def _have_kernels(settings: Settings, progress: Console) -> None:
+    """Compile what the engine would otherwise compile out of sight; it does without as well."""
+    config = settings.engine_config()
+    if config.device != "cpu" or config.backend == "fp32":
+        return
+    with suppress(CannotCompile), _stage(progress, "making the CPU kernels"):
+        compiled_library()
 
 
 def _be_alone(database_url: str) -> None:

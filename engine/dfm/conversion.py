@@ -27,7 +27,7 @@ def convert_gguf(
     source: Path | str,
     target: Path | str,
     *,
-    quant_type: str = "f32",
+    quant_type: str,
     rope_theta: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:

@@ -17,6 +17,7 @@ from engine.errors import InvalidModelFile, ModelNotFound, UnsupportedModel
 
 Progress = Callable[[str, int, int | None], None]  # stage, done, total; null: it can't be told
 CHUNK_BYTES = 1 << 20
+QUANT_TYPE = "q4"
 
 
 def pull(entry: CatalogueEntry, home: Path, progress: Progress) -> Path:
@@ -32,7 +33,10 @@ def pull(entry: CatalogueEntry, home: Path, progress: Progress) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     source = pull_gguf(entry, home, progress)
     return convert_gguf(
-        source, target, progress=lambda done, total: progress("converting", done, total)
+        source,
+        target,
+        quant_type=QUANT_TYPE,
+        progress=lambda done, total: progress("converting", done, total),
     )
 
 
@@ -56,9 +60,10 @@ def pull_gguf(entry: CatalogueEntry, home: Path, progress: Progress) -> Path:
 
 def _is_conversion_of(target: Path, entry: CatalogueEntry) -> bool:
     try:
-        return read_header(target).model.source_sha256 == entry.member_sha256
+        model = read_header(target).model
     except (InvalidModelFile, UnsupportedModel):
         return False  # absent, of an older format, or broken: made anew
+    return (model.source_sha256, model.quantisation) == (entry.member_sha256, QUANT_TYPE)
 
 
 def _download(entry: CatalogueEntry, folder: Path, progress: Progress) -> Path:

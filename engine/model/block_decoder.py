@@ -96,7 +96,7 @@ class BlockDecoder:
 
 def _block_weights(file: ModelFile) -> BlockWeights:
     shape = file.header.model.architecture
-    if not file.has_blocks("layers.0.attention.qkv.weight"):
+    if not file.in_blocks:
         raise UnsupportedModel(
             f"{file.path} holds {file.header.model.quantisation} weights; convert the model with"
             " --quant-type q4 or q8 for this backend"

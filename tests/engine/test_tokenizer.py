@@ -110,7 +110,7 @@ def test_a_lone_surrogate_is_refused(tiny):
 
 def test_bos_is_added_once_where_the_model_wants_it(tmp_path):
     source = write_tiny_gguf(tmp_path / "bos.gguf", add_bos=True)
-    tokenizer = Tokenizer.from_dfm(convert_gguf(source, tmp_path / "bos.dfm"))
+    tokenizer = Tokenizer.from_dfm(convert_gguf(source, tmp_path / "bos.dfm", quant_type="f32"))
     assert tokenizer.encode("a")[0] == tokenizer.bos_id
     assert tokenizer.encode("<|im_start|>a") == tokenizer.encode("a")
     assert tokenizer.encode("") == [tokenizer.bos_id]
@@ -127,7 +127,7 @@ def test_bos_is_added_once_where_the_model_wants_it(tmp_path):
 )
 def test_a_template_that_refuses_says_why(tmp_path, template, refusal):
     source = write_tiny_gguf(tmp_path / "t.gguf", chat_template=template)
-    tokenizer = Tokenizer.from_dfm(convert_gguf(source, tmp_path / "t.dfm"))
+    tokenizer = Tokenizer.from_dfm(convert_gguf(source, tmp_path / "t.dfm", quant_type="f32"))
     with pytest.raises(InvalidRequest, match=refusal):
         tokenizer.encode_chat([{"role": "user", "content": "hi"}])
 
@@ -137,6 +137,6 @@ def test_a_template_that_refuses_says_why(tmp_path, template, refusal):
 )
 def test_a_template_that_does_not_compile_is_refused_at_once(tmp_path, template):
     source = write_tiny_gguf(tmp_path / "t.gguf", chat_template=template)
-    path = convert_gguf(source, tmp_path / "t.dfm")
+    path = convert_gguf(source, tmp_path / "t.dfm", quant_type="f32")
     with pytest.raises(InvalidModelFile, match="template does not compile"):
         Tokenizer.from_dfm(path)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 
@@ -130,3 +132,24 @@ def test_every_shipped_tariff_charges_a_request(
         answer = client.post("/generate", json=PROMPT).raise_for_status().json()
     assert answer["receipt"]["receipt"]["tariff"]["name"] == tariff
     assert Decimal(answer["cost"]) > 0
+
+
+def test_a_tenant_audits_its_own_receipt_and_nobody_elses(gateway: Gateway, tenant: Tenant) -> None:
+    stranger = make_tenant(gateway.home)
+    with gateway.client(tenant.key) as client:
+        answer = client.post("/generate", json={**PROMPT, "temperature": 0.8}).json()
+        address = f"/generations/{answer['id']}/audit"
+        balance = client.get("/balance").json()
+        audit = client.post(address).raise_for_status().json()
+        assert client.get("/balance").json() == balance
+    assert audit["differences"] == []
+    assert audit["tokens"] == answer["usage"]["output_tokens"]
+    with gateway.client(stranger.key) as client:
+        assert client.post(address).status_code == 404
+    erased = sqlite3.connect(gateway.home.path / "gateway.db")
+    with closing(erased), erased:
+        erased.execute("UPDATE requests SET prompt = NULL WHERE id = ?", (answer["id"],))
+    with gateway.client(tenant.key) as client:
+        refused = client.post(address)
+    assert refused.status_code == 409
+    assert "erased" in refused.json()["detail"]

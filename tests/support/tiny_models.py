@@ -110,7 +110,7 @@ def write_tiny_gguf(
 def write_tiny_dfm(path: Path, shape: TinyShape = TinyShape()) -> Path:
     """Write a random model of this shape as .dfm, through the converter."""
     source = write_tiny_gguf(path.with_suffix(".gguf"), shape)
-    return convert_gguf(source, path)
+    return convert_gguf(source, path, quant_type="f32")
 
 
 def random_weights(shape: TinyShape) -> dict[str, np.ndarray]:

@@ -73,12 +73,13 @@ def test_blocks_stand_for_what_ggml_says(kind):
 
 def test_a_tensor_says_whether_it_is_in_blocks(tmp_path):
     file = converted(tmp_path, "q4")
-    assert file.has_blocks("layers.0.mlp.down.weight")
-    assert not file.has_blocks("final_norm.weight")
+    assert file.in_blocks
+    assert file.blocks("layers.0.mlp.down.weight").shape[2] == 20
     with pytest.raises(InvalidModelFile, match="not in blocks"):
         file.blocks("final_norm.weight")
     with pytest.raises(InvalidModelFile, match="no tensor"):
-        file.has_blocks("layers.9.mlp.down.weight")
+        file.blocks("layers.9.mlp.down.weight")
+    assert not converted(tmp_path, "f32").in_blocks
 
 
 def test_a_width_that_is_no_multiple_of_32_cannot_be_in_blocks(tmp_path):

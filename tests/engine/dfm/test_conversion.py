@@ -36,7 +36,7 @@ def test_unpermuting_undoes_the_permutation(heads, half, columns):
 def test_every_weight_arrives_dequantised_and_fused(tmp_path, quantisation):
     shape = TinyShape()
     source = write_tiny_gguf(tmp_path / "tiny.gguf", shape, quantisation=quantisation)
-    file = ModelFile.open(convert_gguf(source, tmp_path / "tiny.dfm"))
+    file = ModelFile.open(convert_gguf(source, tmp_path / "tiny.dfm", quant_type="f32"))
     file.verify()
     original = {
         name: dequantize(quantize(values, quantisation), quantisation)
@@ -56,7 +56,7 @@ def test_every_weight_arrives_dequantised_and_fused(tmp_path, quantisation):
 def test_biases_and_an_own_head_are_kept(tmp_path):
     shape = TinyShape(biases=True, tied_embeddings=False)
     source = write_tiny_gguf(tmp_path / "tiny.gguf", shape)
-    file = ModelFile.open(convert_gguf(source, tmp_path / "tiny.dfm"))
+    file = ModelFile.open(convert_gguf(source, tmp_path / "tiny.dfm", quant_type="f32"))
     weights = random_weights(shape)
     query, key, value = (weights[f"blk.1.attn_{part}.bias"] for part in "qkv")
     np.testing.assert_array_equal(
@@ -72,15 +72,21 @@ def test_biases_and_an_own_head_are_kept(tmp_path):
 
 def test_the_same_source_gives_the_same_bytes(tmp_path):
     source = write_tiny_gguf(tmp_path / "tiny.gguf")
-    first = convert_gguf(source, tmp_path / "first.dfm")
-    assert first.read_bytes() == convert_gguf(source, tmp_path / "second.dfm").read_bytes()
+    first = convert_gguf(source, tmp_path / "first.dfm", quant_type="f32")
+    assert (
+        first.read_bytes()
+        == convert_gguf(source, tmp_path / "second.dfm", quant_type="f32").read_bytes()
+    )
 
 
 def test_progress_counts_up_to_all_the_bytes(tmp_path):
     seen = []
     source = write_tiny_gguf(tmp_path / "tiny.gguf")
     target = convert_gguf(
-        source, tmp_path / "t.dfm", progress=lambda done, total: seen.append((done, total))
+        source,
+        tmp_path / "t.dfm",
+        quant_type="f32",
+        progress=lambda done, total: seen.append((done, total)),
     )
     bytes_written = read_header(target).data_bytes
     assert seen == sorted(seen)
@@ -90,8 +96,8 @@ def test_progress_counts_up_to_all_the_bytes(tmp_path):
 def test_an_unknown_theta_is_an_error_until_it_is_given(tmp_path):
     source = write_tiny_gguf(tmp_path / "tiny.gguf", TinyShape(theta=None))
     with pytest.raises(InvalidModelFile, match="rope theta; give it with --rope-theta"):
-        convert_gguf(source, tmp_path / "tiny.dfm")
-    target = convert_gguf(source, tmp_path / "tiny.dfm", rope_theta=500_000.0)
+        convert_gguf(source, tmp_path / "tiny.dfm", quant_type="f32")
+    target = convert_gguf(source, tmp_path / "tiny.dfm", rope_theta=500_000.0, quant_type="f32")
     assert read_header(target).model.architecture.rope.theta == 500_000.0
 
 
@@ -99,19 +105,19 @@ def test_an_unknown_theta_is_an_error_until_it_is_given(tmp_path):
 def test_a_theta_that_is_no_base_is_refused(tmp_path, theta):
     source = write_tiny_gguf(tmp_path / "tiny.gguf")
     with pytest.raises(InvalidModelFile, match="rope theta"):
-        convert_gguf(source, tmp_path / "tiny.dfm", rope_theta=theta)
+        convert_gguf(source, tmp_path / "tiny.dfm", rope_theta=theta, quant_type="f32")
 
 
 def test_another_architecture_is_refused_by_name(tmp_path):
     source = write_tiny_gguf(tmp_path / "tiny.gguf", architecture="gemma3")
     with pytest.raises(UnsupportedModel, match="architecture 'gemma3'; supported: llama"):
-        convert_gguf(source, tmp_path / "tiny.dfm")
+        convert_gguf(source, tmp_path / "tiny.dfm", quant_type="f32")
 
 
 def test_an_unknown_pre_tokenizer_is_refused_by_name(tmp_path):
     source = write_tiny_gguf(tmp_path / "tiny.gguf", pre_tokenizer="mystery")
     with pytest.raises(UnsupportedModel, match="pre-tokenizer 'mystery'; supported: gpt-2, smollm"):
-        convert_gguf(source, tmp_path / "tiny.dfm")
+        convert_gguf(source, tmp_path / "tiny.dfm", quant_type="f32")
 
 
 @pytest.mark.parametrize("quant_type", ["q5_k_m_bias_aware", "q4_1", ""])
@@ -127,7 +133,7 @@ def test_a_truncated_gguf_is_refused(tmp_path, kept):
     source = write_tiny_gguf(tmp_path / "tiny.gguf")
     source.write_bytes(source.read_bytes()[:kept])
     with pytest.raises(InvalidModelFile, match="GGUF"):
-        convert_gguf(source, tmp_path / "tiny.dfm")
+        convert_gguf(source, tmp_path / "tiny.dfm", quant_type="f32")
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.gguf"]
 
 
@@ -135,12 +141,12 @@ def test_a_gguf_without_a_tensor_names_it(tmp_path):
     path = tmp_path / "tiny.gguf"
     write_tiny_gguf(path, without=("blk.1.ffn_down.weight",))
     with pytest.raises(InvalidModelFile, match=r"no tensor blk\.1\.ffn_down\.weight"):
-        convert_gguf(path, tmp_path / "tiny.dfm")
+        convert_gguf(path, tmp_path / "tiny.dfm", quant_type="f32")
 
 
 def test_an_absent_source_is_refused(tmp_path):
     with pytest.raises(InvalidModelFile, match="cannot be read"):
-        convert_gguf(tmp_path / "absent.gguf", tmp_path / "tiny.dfm")
+        convert_gguf(tmp_path / "absent.gguf", tmp_path / "tiny.dfm", quant_type="f32")
 
 
 def test_linear_rope_scaling_is_kept_and_yarn_is_refused(tmp_path):
@@ -151,21 +157,23 @@ def test_linear_rope_scaling_is_kept_and_yarn_is_refused(tmp_path):
 
         return write_tiny_gguf(tmp_path / "tiny.gguf", extra=add)
 
-    target = convert_gguf(scaled(gguf.RopeScalingType.LINEAR), tmp_path / "tiny.dfm")
+    target = convert_gguf(
+        scaled(gguf.RopeScalingType.LINEAR), tmp_path / "tiny.dfm", quant_type="f32"
+    )
     assert read_header(target).model.architecture.rope.scaling_factor == 4.0
     with pytest.raises(UnsupportedModel, match="scales rope by 'yarn'"):
-        convert_gguf(scaled(gguf.RopeScalingType.YARN), tmp_path / "tiny.dfm")
+        convert_gguf(scaled(gguf.RopeScalingType.YARN), tmp_path / "tiny.dfm", quant_type="f32")
 
 
 def test_more_tokens_than_the_model_embeds_are_refused(tmp_path):
     source = write_tiny_gguf(tmp_path / "tiny.gguf", TinyShape(vocab_size=200))
     with pytest.raises(InvalidModelFile, match="contradictory vocabulary"):
-        convert_gguf(source, tmp_path / "tiny.dfm")
+        convert_gguf(source, tmp_path / "tiny.dfm", quant_type="f32")
 
 
 def test_a_padded_vocabulary_is_kept(tmp_path):
     source = write_tiny_gguf(tmp_path / "tiny.gguf", TinyShape(vocab_size=320))
-    target = convert_gguf(source, tmp_path / "tiny.dfm")
+    target = convert_gguf(source, tmp_path / "tiny.dfm", quant_type="f32")
     assert read_header(target).model.architecture.vocab_size == 320
     assert Tokenizer.from_dfm(target).piece(319) == b""
 
@@ -183,7 +191,7 @@ def test_broken_text_is_refused_as_damage(tmp_path, damage):
     before, after = DAMAGES[damage]
     source.write_bytes(source.read_bytes().replace(before, after, 1))
     with pytest.raises(InvalidModelFile, match="GGUF"):
-        convert_gguf(source, tmp_path / "tiny.dfm")
+        convert_gguf(source, tmp_path / "tiny.dfm", quant_type="f32")
 
 
 def test_an_array_longer_than_the_file_is_refused_at_once(tmp_path):
@@ -194,7 +202,7 @@ def test_an_array_longer_than_the_file_is_refused_at_once(tmp_path):
     raw[at : at + 8] = (2**60).to_bytes(8, "little")
     source.write_bytes(raw)
     with pytest.raises(InvalidModelFile, match="GGUF"):
-        convert_gguf(source, tmp_path / "tiny.dfm")
+        convert_gguf(source, tmp_path / "tiny.dfm", quant_type="f32")
 
 
 @pytest.mark.parametrize(
@@ -209,11 +217,11 @@ def test_an_array_longer_than_the_file_is_refused_at_once(tmp_path):
 def test_metadata_of_another_kind_is_refused_by_name(tmp_path, add, said):
     source = write_tiny_gguf(tmp_path / "tiny.gguf", extra=add)
     with pytest.raises(InvalidModelFile, match=said):
-        convert_gguf(source, tmp_path / "tiny.dfm")
+        convert_gguf(source, tmp_path / "tiny.dfm", quant_type="f32")
 
 
 @pytest.mark.parametrize("sizes", [{"heads": 3}, {"kv_heads": 3}, {"context_length": 0}])
 def test_a_gguf_of_impossible_sizes_is_refused(tmp_path, sizes):
     source = write_tiny_gguf(tmp_path / "tiny.gguf", TinyShape(**sizes))
     with pytest.raises(InvalidModelFile):
-        convert_gguf(source, tmp_path / "tiny.dfm")
+        convert_gguf(source, tmp_path / "tiny.dfm", quant_type="f32")

@@ -71,7 +71,9 @@ def test_rope_scaling_and_frequency_factors_are_applied(tmp_path):
         writer.add_tensor("rope_freqs.weight", torch.tensor([1.0, 1.0, 2.0, 8.0]).numpy())
 
     source = write_tiny_gguf(tmp_path / "tiny.gguf", extra=scaled)
-    decoder = Decoder.load(convert_gguf(source, tmp_path / "t.dfm"), threads=1, kv_tokens=256)
+    decoder = Decoder.load(
+        convert_gguf(source, tmp_path / "t.dfm", quant_type="f32"), threads=1, kv_tokens=256
+    )
     token_ids = list(range(100, 200))
     assert_close(logits_of(decoder, token_ids, 64), DenseLlama(source).logits(token_ids), 1e-5)
 

@@ -1,0 +1,73 @@
+"""Receipts audited one after the other on one loaded model. Changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy import Connection
+
+from api.errors import NotFound
+from api.settings import Settings
+from billing import catalogue, receipt_audit, signing
+from billing.receipt_audit import Audit
+from billing.request_evidence import of_request
+from engine.dfm.catalogue import resolve
+from metering.requests import from_row
+
+if TYPE_CHECKING:
+    from engine.replay import Replayer
+
+
+class Auditor:
+    """Loads the model when the first receipt needs it, on the receipt's own backend."""
+
+    def __init__(self, connection: Connection, home: Path, model: str | None = None) -> None:
+        """`model` is a name or a path; the one that a receipt names, if it is null."""
+        self.keys = signing.public_keys(connection)
+        self._connection = connection
+        self._home = home
+        self._model = model
+        self._replayer: Replayer | None = None
+        self._set_up: tuple[Any, ...] = ()
+
+    def audit(self, request_id: str, tenant_id: str | None = None) -> Audit:
+        """Generate a request's answer again and compare. A null tenant may see everyone's.
+
+        Raises NotFound, CannotAudit, and what loading a model raises.
+        """
+        evidence = of_request(self._connection, request_id)
+        if evidence is None or tenant_id not in {None, evidence.request.tenant_id}:
+            raise NotFound(f"no generation {request_id}")
+        document = receipt_audit.stated(evidence)
+        assert evidence.summary is not None
+        replayer = self._open(document)
+        admitted = from_row(evidence.request._mapping)
+        prompt_ids = replayer.prompt_ids(admitted.prompt)
+        request = receipt_audit.generation_request(admitted, prompt_ids)
+        return receipt_audit.audit(
+            evidence,
+            admitted,
+            lambda version: catalogue.version(self._connection, version),
+            self.keys,
+            engine=replayer.info,
+            prompt_ids=prompt_ids,
+            steps=replayer.replay(request, evidence.summary.output_tokens),
+        )
+
+    def _open(self, document: dict[str, Any]) -> Replayer:
+        from engine.replay import Replayer  # noqa: PLC0415 -- brings torch
+
+        engine = document["engine"] or {"backend": None, "thread_count": None}
+        name = self._model or document["model"]["name"]
+        set_up = (name, engine["backend"], engine["thread_count"])
+        if self._replayer is None or set_up != self._set_up:
+            config = Settings.read(home=self._home).engine_config()
+            if (backend := engine["backend"]) is not None:
+                portable = backend in receipt_audit.PORTABLE_BACKENDS
+                threads = 1 if portable else engine["thread_count"]
+                config = msgspec.structs.replace(config, backend=backend, threads=threads)
+            self._replayer = Replayer.open(resolve(self._home, name), config)
+            self._set_up = set_up
+        return self._replayer

@@ -1,0 +1,68 @@
+"""A tenant's audit of its own receipt: the work is done again, in a process of its own.
+
+Neither the serving engine nor its meter notices, so an audit is in nobody's joules or bill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import msgspec
+import structlog
+
+from api.errors import AuditBusy, AuditFailed
+from api.settings import Settings
+from billing.receipt_audit import Audit
+
+log = structlog.get_logger(__name__)
+
+TIMEOUT_S = 300.0
+_NICE = 10
+
+
+class AuditDesk:
+    """Runs one audit at a time."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._turn = asyncio.Lock()
+
+    async def audit(self, tenant_id: str, request_id: str) -> Audit:
+        """Generate the request's answer again and compare it with its receipt.
+
+        The request must be the tenant's and auditable: check both before. Raises AuditBusy while
+        another audit runs, AuditFailed when the process can't do it.
+        """
+        if self._turn.locked():
+            raise AuditBusy("another audit is running; try again in a while")
+        async with self._turn:
+            return await self._run(tenant_id, request_id)
+
+    async def _run(self, tenant_id: str, request_id: str) -> Audit:
+        settings = self._settings
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "dflash", "--home", str(settings.home)),
+            *("receipt", "audit", request_id, "--tenant", tenant_id),
+            *("--model", settings.model, "--json"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=settings.environment(),
+        )
+        os.setpriority(os.PRIO_PROCESS, child.pid, _NICE)
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                out, err = await child.communicate()
+        except TimeoutError:
+            raise AuditFailed(f"the audit took more than {TIMEOUT_S:.0f} s") from None
+        finally:
+            if child.returncode is None:
+                child.kill()
+                await child.wait()
+        try:
+            return msgspec.json.decode(out, type=Audit)
+        except msgspec.DecodeError:
+            reason = err.decode(errors="replace")[-2000:]
+            log.error("audit.failed", request_id=request_id, status=child.returncode, stderr=reason)
+            raise AuditFailed("the audit's process ended without a result") from None

@@ -1,0 +1,122 @@
+"""`dflash receipt`, with `audit`: the one command of it that needs a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from billing.cli import receipt
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from billing.receipt_audit import Audit
+
+__all__ = ["receipt"]
+
+
+@receipt.command("audit")
+@click.argument("receipts", nargs=-1)
+@click.option("--last", type=click.IntRange(1), help="The last so many final requests as well.")
+@click.option("--tenant", "tenant_id", help="Only requests of this tenant.")
+@click.option("--model", help="Name or path of the model.  [default: $DFLASH_MODEL]")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per receipt.")
+@click.pass_context
+def audit_receipts(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
+    """Check a bill by generating its answer again, alone and undrafted; 1 if anything differs.
+
+    RECEIPTS are request ids, or files with a signed receipt. The prompt is the stored one. Tokens,
+    log-probabilities, text, units, confidence, bits and every line are compared.
+    """
+    from api.auditor import Auditor
+    from metering.database import open_database, snapshot
+
+    receipts, last, tenant_id = options["receipts"], options["last"], options["tenant_id"]
+    if not receipts and last is None:
+        raise click.UsageError("say which: request ids, receipt files, or --last N")
+    database = open_database(ctx.obj.database_url)
+    different = False
+    try:
+        with snapshot(database) as connection:
+            auditor = Auditor(connection, ctx.obj.home, options["model"])
+            wanted = [
+                *_named(connection, receipts, auditor.keys),
+                *_latest(connection, last, tenant_id),
+            ]
+            for request_id in dict.fromkeys(wanted):
+                audit = auditor.audit(request_id, tenant_id)
+                _show(audit, as_json)
+                different |= bool(audit.differences)
+    finally:
+        database.dispose()
+    if different:
+        ctx.exit(1)
+
+
+def _named(connection: Connection, receipts: Sequence[str], keys: Any) -> Iterator[str]:
+    """The request ids that are named, by themselves or by a receipt that holds."""
+    from billing import receipts as stored
+    from billing.errors import InvalidReceipt
+    from billing.verification import compare_answer, verify
+
+    for named in receipts:
+        if not (path := Path(named)).is_file():
+            yield named
+            continue
+        try:
+            envelope = json.loads(path.read_bytes())
+            is_answer = isinstance(envelope, dict) and "signature" not in envelope
+            verified = verify(envelope.get("receipt") if is_answer else envelope, keys)
+            if is_answer:
+                compare_answer(envelope)
+        except InvalidReceipt as error:
+            raise click.ClickException(f"{named}: {error.reason}: {error}") from None
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise click.ClickException(f"{named} is no receipt: {error}") from None
+        kept = stored.receipt(connection, None, verified.request_id)
+        if kept is None or kept["sha256"] != verified.sha256:
+            raise click.ClickException(f"{named}: not the receipt that was issued here")
+        yield verified.request_id
+
+
+def _latest(connection: Connection, last: int | None, tenant_id: str | None) -> Iterator[str]:
+    """The last final requests whose content is kept, newest first."""
+    if last is None:
+        return
+    from sqlalchemy import select
+
+    from billing.tables import receipts
+    from metering.tables import requests
+
+    query = (
+        select(requests.c.id)
+        .join(receipts, receipts.c.request_id == requests.c.id)
+        .where(requests.c.prompt.is_not(None))
+        .order_by(requests.c.ended_at_us.desc(), requests.c.id.desc())
+        .limit(last)
+    )
+    if tenant_id is not None:
+        query = query.where(requests.c.tenant_id == tenant_id)
+    yield from connection.scalars(query)
+
+
+def _show(audit: Audit, as_json: bool) -> None:
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(audit).decode())
+        return
+    for difference in audit.differences:
+        click.echo(
+            f"{audit.request_id}: {difference.check}: expected {difference.expected}, "
+            f"stated {difference.actual}"
+        )
+    how = "to the last digit" if audit.exact else f"within {audit.tolerance_unats / 1e6:g} nats"
+    click.echo(
+        f"{audit.request_id}: {len(audit.differences)} differences in {audit.tokens} tokens, "
+        f"compared {how}; taken as stated: {', '.join(audit.taken_as_stated)}"
+    )

@@ -1,0 +1,137 @@
+"""Receipts made under load, with drafting on, say to the last digit what a replay alone says.
+
+And whatever is changed afterwards, in the database or in a receipt's copy, a replay finds it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+from block_models import write_block_dfm
+from gateway_process import GatewayHome
+from metered_engine import metered_engine, models_home
+from tiny_models import TinyShape
+
+from api.auditor import Auditor
+from engine.config import EngineConfig
+from engine.requests import SamplingParams
+from metering.database import open_database, snapshot
+
+COUNT = 1000
+PROMPTS = ("the and the", "def f(x):", "Hello. And then", '{"a": [1, 2', "SELECT a FROM")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> GatewayHome:
+    """A gateway's state after a thousand requests that ran together, some of them cancelled."""
+    chance = random.Random(5)
+    folder = tmp_path_factory.mktemp("audited")
+    model = write_block_dfm(folder / "tiny.dfm", TinyShape(hidden=64, intermediate=96, heads=4))
+    made = models_home(folder / "home", model)
+    config = EngineConfig(threads=1, max_running=24, max_waiting=COUNT, kv_tokens=4096)
+    with metered_engine(made, config) as gateway:
+        started = []
+        for _ in range(COUNT):
+            sampling = SamplingParams(
+                temperature=chance.choice((0.0, 0.0, 0.7, 1.3)),
+                top_p=chance.choice((1.0, 0.9)),
+                seed=chance.randrange(3),
+            )
+            stop = chance.choice(((), (), ("e",), ("th", "\n")))
+            prompt = chance.choice(PROMPTS)
+            started.append(gateway.start(prompt, chance.randrange(1, 14), sampling, stop))
+            if chance.random() < 0.05:
+                gateway.recorder.cancel(started[-1])
+        for request_id in started:
+            gateway.sink.wait_for(request_id, 60)
+        counters = gateway.engine.stats().counters
+    assert 100 < counters.accepted_tokens < counters.drafted_nodes
+    return made
+
+
+@pytest.fixture
+def copied(home: GatewayHome, tmp_path: Path) -> GatewayHome:
+    """The same state, to be tampered with."""
+    copy = models_home(tmp_path / "copy", home.model)
+    with (
+        sqlite3.connect(home.path / "gateway.db") as source,
+        sqlite3.connect(copy.path / "gateway.db") as target,
+    ):
+        source.backup(target)
+    return copy
+
+
+def test_a_thousand_receipts_equal_their_solo_replays_without_drafts(home: GatewayHome) -> None:
+    database = open_database(home.resolved_database_url)
+    with snapshot(database) as connection:
+        auditor = Auditor(connection, home.path)
+        ids = list(connection.exec_driver_sql("SELECT id FROM requests").scalars())
+        audits = [auditor.audit(request_id) for request_id in ids]
+        (tokens,) = connection.exec_driver_sql(
+            "SELECT sum(output_tokens) FROM request_summaries"
+        ).one()
+    database.dispose()
+    assert len(audits) == COUNT
+    assert [audit.differences for audit in audits if audit.differences] == []
+    assert all(audit.exact for audit in audits)
+    assert sum(audit.tokens for audit in audits) == tokens > COUNT
+
+
+TAMPERED = {
+    "the text": "UPDATE requests SET output = output || '!' WHERE id = :id",
+    "the prompt": 'UPDATE requests SET prompt = \'{"prompt":"the and"}\' WHERE id = :id',
+    "the seed": "UPDATE requests SET parameters = json_set(parameters, '$.seed', 77)"
+    " WHERE id = :id",
+    "a token": "UPDATE usage_events SET body = json_set(body, '$.token_ids[0]', 5)"
+    " WHERE request_id = :id AND kind = 'block' AND \"index\" = 0",
+    "a score": "UPDATE usage_events SET body = json_set(body, '$.logprobs_unats[0]', -1)"
+    " WHERE request_id = :id AND kind = 'block' AND \"index\" = 0",
+    "the confidence": "UPDATE request_summaries SET body ="
+    " json_set(body, '$.information_ubits', 1) WHERE request_id = :id",
+    "a price": "UPDATE receipts SET document ="
+    " json_set(document, '$.lines[0].unit_price', '0.01') WHERE request_id = :id",
+    "the tariff": "UPDATE tariff_versions SET document = replace(document, '0.05', '0.06')",
+}
+
+
+@pytest.mark.parametrize("what", TAMPERED)
+def test_whatever_is_changed_is_found(copied: GatewayHome, what: str) -> None:
+    with sqlite3.connect(copied.path / "gateway.db") as raw:
+        (request_id,) = raw.execute(
+            "SELECT s.request_id FROM request_summaries s JOIN requests r ON r.id = s.request_id"
+            " WHERE s.output_tokens > 5 AND s.status = 'completed'"
+            " AND json_extract(r.parameters, '$.temperature') > 1 ORDER BY s.request_id"
+        ).fetchone()
+        for (trigger,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
+            raw.execute(f"DROP TRIGGER {trigger}")  # no guard but the replay
+    database = open_database(copied.resolved_database_url)
+    with snapshot(database) as connection:
+        assert Auditor(connection, copied.path).audit(request_id).differences == ()
+    with sqlite3.connect(copied.path / "gateway.db") as raw:
+        statement = TAMPERED[what]
+        assert raw.execute(statement, {"id": request_id} if ":id" in statement else {}).rowcount
+    with snapshot(database) as connection:
+        differences = Auditor(connection, copied.path).audit(request_id).differences
+    database.dispose()
+    assert any(difference.check.startswith("replayed ") for difference in differences)
+
+
+def test_a_receipt_that_was_not_issued_here_is_refused(home: GatewayHome, tmp_path: Path) -> None:
+    with sqlite3.connect(home.path / "gateway.db") as raw:
+        (request_id,) = raw.execute("SELECT request_id FROM receipts LIMIT 1").fetchone()
+    genuine = json.loads(home.dflash("receipt", "show", request_id).stdout)
+    copy = tmp_path / "receipt.json"
+    copy.write_text(json.dumps(genuine))
+    assert "0 differences" in home.dflash("receipt", "audit", str(copy)).stdout
+    genuine["receipt"]["total"] = "0"
+    copy.write_text(json.dumps(genuine))
+    refused = home.dflash("receipt", "audit", str(copy), check=False)
+    assert refused.returncode == 1
+    assert "wrong_hash" in refused.stderr
+    with sqlite3.connect(home.path / "gateway.db") as raw:
+        raw.execute("UPDATE requests SET output = 'no' WHERE id = ?", (request_id,))
+    assert home.dflash("receipt", "audit", request_id, check=False).returncode == 1
