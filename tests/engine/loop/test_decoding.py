@@ -14,6 +14,7 @@ from engine_sequences import request
 from engine_toy import VOCAB, ToyDecoder, ToyVocabulary, toy_logits
 from torch import Tensor
 
+from engine.cache.pages import PageLeak
 from engine.config import EngineConfig
 from engine.errors import EngineOverloaded, InvalidRequest
 from engine.loop.decoding import DecodeLoop
@@ -264,6 +265,16 @@ def test_stats_are_null_rather_than_zero_before_anything_was_decoded(rig: Rig) -
     assert after.emitted_tokens_per_s is not None
     assert after.emitted_tokens_per_s > 0
     assert after.pages_free + after.pages_used + after.pages_cached == 512 // 16
+
+
+def test_a_page_that_nobody_gives_back_is_found_when_the_loop_is_idle(rig: Rig) -> None:
+    loop = rig.loop()
+    loop.submit(request(PROMPT, 5))
+    rig.finish(loop)
+    loop.check()
+    loop.pool.take(1)
+    with pytest.raises(PageLeak, match="1 pages are used, and nothing runs"):
+        loop.check()
 
 
 def test_an_abandoned_loop_gives_everybody_a_finish_record(rig: Rig) -> None:
