@@ -1,4 +1,4 @@
-"""What the loop asks of a model and of a tokenizer."""
+"""What the loop asks of a model and of its vocabulary."""
 
 from __future__ import annotations
 
