@@ -9,17 +9,18 @@ import uuid_utils
 from sqlalchemy import Engine as Database
 from sqlalchemy.exc import IntegrityError
 
-from api import rates
+from api import limits, projects, rates
 from api.auth import Principal
-from api.errors import TenantSuspended
+from api.errors import Conflict, TenantSuspended
 from api.inference import idempotency
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order
-from billing import catalogue
+from billing import catalogue, retention
 from billing.gate import HoldGate
+from billing.ledger.accounts import lock_tenant
 from engine.requests import GenerationRequest
+from metering import clock
 from metering import requests as usage_requests
-from metering.clock import now_us
 from metering.database import transaction
 from metering.requests import AdmittedRequest
 from metering.tables import tenants
@@ -54,8 +55,9 @@ class Admission:
     ) -> Admitted | Replay:
         """Admit an order: a request row, a hold and the idempotency key, all or none.
 
-        Raises RateLimited, TenantSuspended, InsufficientCredit, CostCeilingTooLow,
-        NoTariff or IdempotencyMismatch, in which case nothing was changed.
+        Raises RateLimited, TenantSuspended, InsufficientCredit, BudgetExhausted,
+        CostCeilingTooLow, NoTariff, IdempotencyMismatch, Conflict for the replay of what was
+        erased, or InvalidParameter for more tokens than a minute allows; nothing was changed then.
         """
         try:
             return self._admit(principal, order, key)
@@ -68,12 +70,14 @@ class Admission:
     def _admit(
         self, principal: Principal, order: Order, key: IdempotencyKey | None
     ) -> Admitted | Replay:
-        now = now_us()
+        now = clock.now_us()
         tenant_id = principal.required_tenant_id
         with transaction(self.database) as connection:
             if key is not None:
                 earlier = idempotency.claimed_by(connection, tenant_id, order.route, key)
                 if earlier is not None:
+                    if retention.is_erased(connection, earlier):
+                        raise Conflict(f"what {earlier} answered was erased; use another key")
                     return Replay(earlier)
             rates.count(connection, principal.key_id, self.requests_per_minute, now)
             if connection.scalar(
@@ -83,6 +87,7 @@ class Admission:
             ):
                 raise TenantSuspended("this tenant is suspended")
             tariff = catalogue.tariff_in_force(connection, tenant_id, now)
+            limited = limits.applying(connection, tenant_id, principal.key_id)
             usage = AdmittedRequest(
                 id=f"req_{uuid_utils.uuid7().hex}",
                 tenant_id=tenant_id,
@@ -99,23 +104,30 @@ class Admission:
                 tags=order.tags,
                 test_mode=principal.test_mode,
                 started_at_us=now,
+                project_id=projects.of_key(connection, principal.key_id),
             )
+            if limited:
+                lock_tenant(connection, tenant_id, tariff.currency)
+                limits.check(connection, limited, usage)
             usage_requests.admit(connection, usage)
             self.gate.admit(connection, usage, expires_at_us=now + self.hold_lifetime_s * 10**6)
             if key is not None:
                 idempotency.claim(
                     connection, tenant_id, order.route, key, request_id=usage.id, now_us=now
                 )
-        return Admitted(usage, _generation_request(usage, order))
+            scope = retention.cache_scope(connection, tenant_id)
+        return Admitted(usage, _generation_request(usage, order, scope))
 
 
-def _generation_request(usage: AdmittedRequest, order: Order) -> GenerationRequest:
+def _generation_request(
+    usage: AdmittedRequest, order: Order, cache_scope: str
+) -> GenerationRequest:
     deadline_ns = (
         None if order.deadline_ms is None else time.monotonic_ns() + order.deadline_ms * 1_000_000
     )
     return GenerationRequest(
         request_id=usage.id,
-        tenant_id=usage.tenant_id,
+        tenant_id=cache_scope,  # the engine knows tenants only by what they may share
         prompt_ids=order.input_ids,
         max_tokens=order.max_tokens,
         sampling=order.sampling,

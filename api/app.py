@@ -22,12 +22,14 @@ from api.health import health, ready
 from api.inference import openai_routes, routes
 from api.inference.audits import AuditDesk
 from api.inference.orders import ServedModel
+from api.ingestion import routes as ingestion_routes
 from api.metrics import metrics
 from api.reference import problems_router
 from api.review.routes import review_router
 from api.session_secret import session_secret
 from api.settings import Settings
 from api.usage.routes import usage_router
+from api.webhooks.routes import webhooks_router
 from billing.signing import Signer
 from dashboards.pages import dashboard_router
 
@@ -65,6 +67,9 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
     def provide_served() -> ServedModel:
         return gateway.served
 
+    def provide_webhooks_allow_private() -> bool:
+        return settings.webhooks_allow_private
+
     return Litestar(
         route_handlers=[
             routes.generate,
@@ -74,8 +79,10 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             openai_routes.completions,
             openai_routes.models,
             openai_routes.model,
+            ingestion_routes.report_usage,
             usage_router,
             review_router,
+            webhooks_router,
             admin_router,
             problems_router,
             health,
@@ -100,6 +107,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             "served": Provide(provide_served, sync_to_thread=False),
             "audits": Provide(provide_audits, sync_to_thread=False),
             "signer": Provide(provide_signer, sync_to_thread=False),
+            "webhooks_allow_private": Provide(provide_webhooks_allow_private, sync_to_thread=False),
             "principal": Provide(provide_principal, sync_to_thread=True),
         },
         exception_handlers=exception_handlers,

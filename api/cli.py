@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
+from api.admin.budget_cli import budget, limit, project
 from api.admin.cli import admin, key, tenant
+from api.admin.retention_cli import retention
+from api.admin.spending_cli import grant, refund, terms
+from engine.options import engine_parameters, given_parameters
 from metering.cli_context import CliContext
 
-__all__ = ["admin", "key", "migrate", "serve", "tenant"]
+__all__ = [
+    "admin",
+    "budget",
+    "grant",
+    "key",
+    "limit",
+    "migrate",
+    "project",
+    "refund",
+    "retention",
+    "serve",
+    "tenant",
+    "terms",
+]
 
 
 @click.command()
 @click.option("--host", help="Address to listen on.  [default: $DFLASH_HOST, 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="[default: $DFLASH_PORT, 8000]")
 @click.option("--model", help="A known model's name or a .dfm file.  [default: $DFLASH_MODEL]")
+@engine_parameters
 @click.pass_obj
-def serve(obj: CliContext, host: str | None, port: int | None, model: str | None) -> None:
+def serve(
+    obj: CliContext,
+    /,
+    host: str | None,
+    port: int | None,
+    model: str | None,
+    profile: str | None,
+    **options: Any,
+) -> None:
     """Run the gateway and, in a process of its own, the engine. Ends on SIGINT or SIGTERM."""
     import uvicorn
 
@@ -25,7 +53,13 @@ def serve(obj: CliContext, host: str | None, port: int | None, model: str | None
     from api.settings import Settings
 
     settings = Settings.read(
-        home=obj.home, database_url=obj.database_url, host=host, port=port, model=model
+        home=obj.home,
+        database_url=obj.database_url,
+        host=host,
+        port=port,
+        model=model,
+        profile=profile,
+        engine=given_parameters(options),
     )
     configure_logs(settings.log_level)
     gateway = Gateway(settings)

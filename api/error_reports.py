@@ -24,6 +24,7 @@ from api import rates
 from api.problems import TABLE, Problem, problem_of
 from billing import errors as billing_errors
 from billing.money import format_nano
+from billing.receipt_documents import iso
 from engine import errors as engine_errors
 
 log = structlog.get_logger(__name__)
@@ -153,6 +154,11 @@ def _detail(error: Exception) -> str:
         case billing_errors.InsufficientCredit():
             needed, available = format_nano(error.needed_nano), format_nano(error.available_nano)
             return f"this needs {needed} {error.currency}; {available} are available"
+        case billing_errors.BudgetExhausted():
+            limit, spent, held = map(
+                format_nano, (error.limit_nano, error.spent_nano, error.held_nano)
+            )
+            return f"the budget is {limit}: {spent} are spent and {held} are held by live requests"
         case billing_errors.CostCeilingTooLow():
             needed, ceiling = format_nano(error.needed_nano), format_nano(error.ceiling_nano)
             return f"the least this can cost is {needed} {error.currency}; max_cost is {ceiling}"
@@ -191,12 +197,25 @@ def _members(error: Exception) -> dict[str, Any]:
         case api_errors.GenerationFailed():
             members = {"request_id": error.request_id}
         case api_errors.RateLimited():
-            members = {"retry_after_s": error.retry_after_s, "limit": error.limit}
+            members = {
+                "retry_after_s": error.retry_after_s,
+                "limit": error.limit,
+                "unit": error.unit,
+            }
         case billing_errors.InsufficientCredit():
             members = {
                 "needed": format_nano(error.needed_nano),
                 "available": format_nano(error.available_nano),
                 "currency": error.currency,
+            }
+        case billing_errors.BudgetExhausted():
+            members = {
+                "budget_id": error.budget_id,
+                "limit": format_nano(error.limit_nano),
+                "spent": format_nano(error.spent_nano),
+                "held": format_nano(error.held_nano),
+                "needed": format_nano(error.needed_nano),
+                "resets_at": None if error.resets_at_us is None else iso(error.resets_at_us),
             }
         case billing_errors.CostCeilingTooLow():
             members = {
@@ -221,8 +240,8 @@ def _headers(error: Exception) -> dict[str, str]:
         case api_errors.RateLimited():
             headers = {
                 "Retry-After": str(error.retry_after_s),
-                "RateLimit-Policy": rates.policy(error.limit),
-                "RateLimit": f'"requests";r=0;t={error.retry_after_s}',
+                "RateLimit-Policy": rates.policy(error.limit, error.unit),
+                "RateLimit": f'"{error.unit}";r=0;t={error.retry_after_s}',
             }
         case api_errors.RequestInFlight() | engine_errors.EngineOverloaded():
             headers = {"Retry-After": "1"}

@@ -71,12 +71,18 @@ class Unsupported(InvalidParameter):
 
 
 class RateLimited(ApiError):
-    """The key's requests of this minute are used up."""
+    """A limit of the key or its tenant is used up: of a minute, or of what may run at once."""
 
-    def __init__(self, limit: int, retry_after_s: int) -> None:
-        super().__init__(f"at most {limit} requests a minute; try again in {retry_after_s} s")
+    def __init__(self, limit: int, retry_after_s: int, *, unit: str = "requests") -> None:
+        allowed = (
+            f"{limit} requests at once"
+            if unit == "concurrent-requests"
+            else (f"{limit} {unit} a minute")
+        )
+        super().__init__(f"at most {allowed}; try again in {retry_after_s} s")
         self.limit = limit
         self.retry_after_s = retry_after_s
+        self.unit = unit
 
 
 class AuditBusy(ApiError):

@@ -16,6 +16,7 @@ from sqlalchemy import Engine as Database
 from api import migrate
 from api.admission import Admission, Replay
 from api.auth import Principal
+from api.chores import usage_chores, webhook_chores
 from api.delivery import Delivery, Stream
 from api.errors import SchemaMismatch
 from api.inference import idempotency
@@ -27,7 +28,7 @@ from api.tenure import Tenure
 from billing import review
 from billing.catalogue import install_shipped
 from billing.gate import HoldGate
-from billing.ledger import holds
+from billing.ledger import grants, holds
 from billing.settlement import Settlement
 from billing.signing import Signer
 from engine.dfm.catalogue import resolve
@@ -81,6 +82,10 @@ class Gateway:
         )
         self.started_at_s = now_us() // 10**6
         self._tenure = Tenure(self.database)
+        self._chores = (
+            usage_chores(self.database, self._settlement),
+            webhook_chores(self.database, allow_private=settings.webhooks_allow_private),
+        )
         self._stopping = Event()
         self._sweeper = Thread(target=self._sweep, name="sweeper", daemon=True)
 
@@ -111,11 +116,15 @@ class Gateway:
         if recovered:
             log.warning("requests.recovered", count=recovered)
         self._sweeper.start()
+        for chores in self._chores:
+            chores.start()
         log.info("gateway.started", model=info.model, backend=info.backend, pid=info.pid)
 
     def close(self) -> None:
         """Stop the engine, settle what it had in flight, and close the database."""
         self._stopping.set()
+        for chores in self._chores:
+            chores.close()
         self.engine.close()
         self.recorder.close()
         if self._sweeper.is_alive():
@@ -195,6 +204,7 @@ class Gateway:
                     now = now_us()
                     holds.renew(connection, self.recorder.live_ids, now + lifetime_us)
                     holds.expire(connection, now)
+                    grants.expire(connection, now)
                     review.lapse(connection, now, self.signer)
             except Exception:
                 # The next round tries again; a sweeper that died would let holds leak silently.

@@ -42,6 +42,7 @@ class Key:
     expires_at_us: int | None
     revoked_at_us: int | None
     last_used_at_us: int | None
+    project_id: str | None = None  # what its requests count for
 
     @property
     def principal(self) -> Principal:
@@ -72,6 +73,7 @@ def create(
     name: str,
     test_mode: bool = False,
     expires_at_us: int | None = None,
+    project_id: str | None = None,
 ) -> IssuedKey:
     """Issue a key and store its hash.
 
@@ -103,6 +105,7 @@ def create(
         expires_at_us=expires_at_us,
         revoked_at_us=None,
         last_used_at_us=None,
+        project_id=project_id,
     )
     connection.execute(
         insert(api_keys).values(
@@ -115,6 +118,7 @@ def create(
             test_mode=test_mode,
             created_at_us=now_us,
             expires_at_us=expires_at_us,
+            project_id=project_id,
         )
     )
     return IssuedKey(key, minted.text)
@@ -217,6 +221,7 @@ def rotate(connection: Connection, key_id: str, *, overlap_s: int) -> IssuedKey:
         name=old.name,
         test_mode=old.test_mode,
         expires_at_us=None if lifetime_us is None else now_us + lifetime_us,
+        project_id=old.project_id,
     )
     ends_us = now_us + overlap_s * 1_000_000
     connection.execute(

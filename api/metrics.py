@@ -18,6 +18,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from api.gateway import Gateway
+from billing import outside
 from billing import queries as billing_queries
 from metering import queries as metering_queries
 from metering.clock import now_us
@@ -36,6 +37,7 @@ class GatewayCollector(Collector):
         with snapshot(self._gateway.database) as connection:
             totals = metering_queries.totals(connection)
             open_ends = billing_queries.open_ends(connection, now_us())
+            reported = outside.waiting(connection)
         requests = CounterMetricFamily(
             "dflash_requests", "Requests by final status", labels=["status"]
         )
@@ -57,6 +59,19 @@ class GatewayCollector(Collector):
             "dflash_review_age_seconds",
             "Age of the oldest unresolved review item",
             value=open_ends.review_age_us / 1e6,
+        )
+
+        yield GaugeMetricFamily(
+            "dflash_reported_waiting", "Reported events not rated yet", value=reported.events
+        )
+        yield GaugeMetricFamily(
+            "dflash_reported_unrated", "Of them, those that have no price", value=reported.unrated
+        )
+        oldest = reported.oldest_ingested_at_us
+        yield GaugeMetricFamily(
+            "dflash_reported_lag_seconds",
+            "Age of the oldest event not rated yet",
+            value=0 if oldest is None else (now_us() - oldest) / 1e6,
         )
 
     def _engine(self) -> Iterator[Metric]:
@@ -97,6 +112,7 @@ class GatewayCollector(Collector):
             ("kv_pages_cached", stats.pages_cached, "Pages kept for prefix reuse"),
             ("draft_cache_tokens", stats.draft_cache_tokens, "Tokens in the shared draft cache"),
             ("drafting_enabled", int(stats.draft_enabled), "1 while drafting is on"),
+            ("draft_alert", int(stats.draft_alert), "1 while the hit rate is below 0.70"),
         ):
             yield GaugeMetricFamily(f"dflash_{name}", text, value=level)
 

@@ -71,6 +71,19 @@ TABLE: Mapping[type[Exception], Problem] = {
     billing_errors.InsufficientCredit: Problem(
         402, "insufficient_credit", "The credit does not cover this request"
     ),
+    billing_errors.BudgetExhausted: Problem(
+        402, "budget_exhausted", "A budget does not let this request through"
+    ),
+    billing_errors.InvalidBudget: Problem(422, "invalid_budget", "The budget is not valid"),
+    billing_errors.UnknownBudget: NOT_FOUND,
+    billing_errors.InvalidRetention: Problem(
+        422, "invalid_retention", "Content can't be kept for that long"
+    ),
+    billing_errors.InvalidGrant: Problem(422, "invalid_grant", "The grant is not valid"),
+    billing_errors.UnknownGrant: NOT_FOUND,
+    billing_errors.NothingToReverse: Problem(
+        409, "nothing_to_reverse", "There is nothing left to give back"
+    ),
     billing_errors.CostCeilingTooLow: Problem(
         400, "cost_ceiling_too_low", "max_cost does not cover the least this can cost"
     ),

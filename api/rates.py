@@ -36,9 +36,10 @@ class Allowance:
         }
 
 
-def policy(limit: int) -> str:
-    """The value of `RateLimit-Policy`."""
-    return f'"requests";q={limit};w=60'
+def policy(limit: int, unit: str = "requests") -> str:
+    """The value of `RateLimit-Policy`; what runs at once has no window."""
+    window = "" if unit == "concurrent-requests" else ";w=60"
+    return f'"{unit}";q={limit}{window}'
 
 
 def count(connection: Connection, key_id: str, limit: int, now_us: int) -> Allowance:

@@ -13,7 +13,8 @@ import msgspec
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from engine.config import EngineConfig
+from engine.config import SHIPPED_PROFILE, EngineConfig
+from engine.errors import InvalidConfig
 from metering.energy import EnergySettings
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
@@ -35,6 +36,7 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     model: str = "smollm2-135m-instruct"
+    profile: str = SHIPPED_PROFILE
     engine: dict[str, Any] = {}
     energy: dict[str, Any] = {}
 
@@ -47,6 +49,7 @@ class Settings(BaseSettings):
     keepalive_s: float = Field(default=15.0, gt=0)
     drain_s: int = Field(default=20, ge=0)
     secure_cookies: bool = False
+    webhooks_allow_private: bool = False
     log_level: str = "info"
 
     @classmethod
@@ -76,8 +79,17 @@ class Settings(BaseSettings):
         return {**os.environ, "DFLASH_DATABASE_URL": self.resolved_database_url}
 
     def engine_config(self) -> EngineConfig:
-        """The engine's configuration; raises InvalidSettings for an unknown or ill-typed name."""
-        return _struct(EngineConfig, self.engine, "engine")
+        """The profile's configuration with the engine's settings above it.
+
+        Raises InvalidSettings for an unknown or ill-typed name.
+        """
+        given = _struct(EngineConfig, self.engine, "engine")
+        try:
+            return EngineConfig.of(
+                self.profile, **{name: getattr(given, name) for name in self.engine}
+            )
+        except InvalidConfig as error:
+            raise InvalidSettings(str(error)) from None
 
     def energy_settings(self) -> EnergySettings:
         """The meter's configuration; raises InvalidSettings for an unknown or ill-typed name."""

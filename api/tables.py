@@ -35,6 +35,7 @@ api_keys = Table(
     Column("expires_at_us", BigInteger),
     Column("revoked_at_us", BigInteger),
     Column("last_used_at_us", BigInteger),
+    Column("project_id", Id),  # what its requests count for; null: no project
     CheckConstraint(
         "role IN ('owner', 'finance', 'developer', 'operator', 'reviewer')", name="role"
     ),

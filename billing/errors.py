@@ -64,6 +64,59 @@ class InsufficientCredit(BillingError):
         self.currency = currency
 
 
+class BudgetExhausted(BillingError):
+    """A hard budget does not let this through; nothing was changed.
+
+    What is spent, held and allowed is said, so that a client can tell a full window from one that
+    waits for other requests to settle. A null reset never comes.
+    """
+
+    def __init__(
+        self,
+        budget_id: str,
+        *,
+        needed_nano: int,
+        limit_nano: int,
+        spent_nano: int,
+        held_nano: int,
+        resets_at_us: int | None,
+    ) -> None:
+        super().__init__(
+            f"budget {budget_id} allows {limit_nano} nano: {spent_nano} are spent, {held_nano} are "
+            f"held, {needed_nano} are needed"
+        )
+        self.budget_id = budget_id
+        self.needed_nano = needed_nano
+        self.limit_nano = limit_nano
+        self.spent_nano = spent_nano
+        self.held_nano = held_nano
+        self.resets_at_us = resets_at_us
+
+
+class InvalidBudget(BillingError):
+    """A budget whose terms contradict themselves."""
+
+
+class UnknownBudget(BillingError):
+    """No budget of this id, or another tenant's."""
+
+
+class InvalidGrant(BillingError):
+    """A grant whose terms contradict themselves."""
+
+
+class UnknownGrant(BillingError):
+    """No grant of this id, or another tenant's."""
+
+
+class InvalidRetention(BillingError):
+    """Content can't be kept for that long."""
+
+
+class NothingToReverse(BillingError):
+    """What should be reversed is spent, reversed or refunded already."""
+
+
 class CostCeilingTooLow(BillingError):
     """The request's `max_cost` does not even cover its input and one token of output."""
 

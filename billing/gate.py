@@ -12,7 +12,13 @@ from sqlalchemy import Connection, select
 
 from billing import catalogue
 from billing.catalogue import TariffVersion
-from billing.errors import CostCeilingTooLow, HoldConflict, InsufficientCredit, UnknownTenant
+from billing.errors import (
+    BudgetExhausted,
+    CostCeilingTooLow,
+    HoldConflict,
+    InsufficientCredit,
+    UnknownTenant,
+)
 from billing.ledger import holds
 from billing.ledger.holds import Hold, HoldState
 from billing.quotes import if_stopped, next_tokens, worst_case
@@ -40,7 +46,8 @@ class HoldGate:
     ) -> Hold:
         """Place the first hold of a request whose row is written; a test-mode one holds nothing.
 
-        Raises CostCeilingTooLow or InsufficientCredit, in which case nothing was changed.
+        Raises CostCeilingTooLow, InsufficientCredit or BudgetExhausted, in which case nothing was
+        changed.
         """
         tariff = self._version(connection, admitted.tariff_version_id)
         opted_in = _opted_in(connection, admitted.tenant_id)
@@ -69,7 +76,8 @@ class HoldGate:
         """Ensure that the hold covers the charge if stopped here, raising it if it must.
 
         Works within the caller's transaction, and changes nothing unless the answer is COVERED. A
-        hold that has expired covers nothing more: the answer is CREDIT.
+        hold that has expired covers nothing more: the answer is CREDIT. A hard budget is the
+        tenant's own limit, as `max_cost` is: the answer is MAX_COST.
         """
         request_id = stopped_here.request_id
         row = connection.execute(
@@ -104,8 +112,8 @@ class HoldGate:
             wanted = min(wanted, row.ceiling_nano)
         try:
             holds.extend(connection, request_id, wanted, at_least_nano=needed)
-        except (InsufficientCredit, HoldConflict):  # or it expired just now
-            return Cover.CREDIT
+        except (InsufficientCredit, BudgetExhausted, HoldConflict) as error:  # or it expired now
+            return Cover.MAX_COST if isinstance(error, BudgetExhausted) else Cover.CREDIT
         return Cover.COVERED
 
     def _version(self, connection: Connection, version_id: str) -> TariffVersion:

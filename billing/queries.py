@@ -274,9 +274,15 @@ def receipt_rows(
 def statement(
     connection: Connection, tenant_id: str, limit: int, cursor: int | None = None
 ) -> list[StatementEntry]:
-    """Every movement of a tenant's credit, newest first. `cursor` is the last row's `seq`."""
-    credit = Account(tenant_id, AccountKind.TENANT_CREDIT, currency_of(connection, tenant_id)).id
-    came_in = transfers.c.credit_account_id == credit
+    """Every movement of what a tenant pays from, newest first: credit, promotional credit, and
+    what it owes, which counts as below zero. `cursor` is the last row's `seq`.
+    """
+    currency = currency_of(connection, tenant_id)
+    means = [
+        Account(tenant_id, kind, currency).id
+        for kind in (AccountKind.TENANT_CREDIT, AccountKind.PROMOTIONAL, AccountKind.RECEIVABLE)
+    ]
+    came_in = transfers.c.credit_account_id.in_(means)
     query = (
         select(
             transfers.c.seq,
@@ -286,7 +292,7 @@ def statement(
             case((came_in, transfers.c.amount_nano), else_=-transfers.c.amount_nano),
             transfers.c.currency,
         )
-        .where(or_(came_in, transfers.c.debit_account_id == credit))
+        .where(or_(came_in, transfers.c.debit_account_id.in_(means)))
         .order_by(transfers.c.seq.desc())
         .limit(limit)
     )

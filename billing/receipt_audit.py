@@ -16,10 +16,11 @@ import msgspec
 
 from billing import rating
 from billing.catalogue import TariffVersion
+from billing.differences import Difference
 from billing.errors import BillingError, CannotAudit
 from billing.rating import Component
 from billing.receipt_documents import receipt_document
-from billing.request_checks import Difference, check
+from billing.request_checks import check
 from billing.request_evidence import Evidence
 from billing.settlement import TEST_MODE
 from billing.tariffs import document_sha256

@@ -121,7 +121,8 @@ def adjustment_document(
     reason: str,
     amount_nano: int,
     currency: str,
-    review: dict[str, Any],
+    review: dict[str, Any] | None,
+    note: str | None,
     issued_at_us: int,
 ) -> dict[str, Any]:
     """What became known after a receipt; a negative amount was given back to the tenant."""
@@ -133,6 +134,7 @@ def adjustment_document(
         "receipt_sha256": receipt_sha256,
         "reason": reason,
         "review": review,
+        "note": note,
         "amount": format_nano(amount_nano),
         "currency": currency,
         "issued_at": iso(issued_at_us),
@@ -163,6 +165,7 @@ def _engine(engine: EngineInfo | None) -> dict[str, Any] | None:
         "instruction_set": engine.instruction_set,
         "thread_count": engine.thread_count,
         "batch_invariant": engine.batch_invariant,
+        "rope_scaling_factor": f"{engine.rope_scaling_factor:g}",
     }
 
 

@@ -89,7 +89,8 @@ def adjust(
     request_id: str,
     reason: str,
     amount_nano: int,
-    review: Mapping[str, Any],
+    review: Mapping[str, Any] | None = None,
+    note: str | None = None,
 ) -> None:
     """Sign and store what became known of a request, citing its receipt. Once per id."""
     cited = connection.execute(
@@ -109,7 +110,8 @@ def adjust(
             reason=reason,
             amount_nano=amount_nano,
             currency=cited.currency,
-            review=dict(review),
+            review=None if review is None else dict(review),
+            note=note,
             issued_at_us=now,
         )
     )

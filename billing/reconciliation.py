@@ -12,14 +12,14 @@ from functools import cache
 
 from sqlalchemy import Connection, func, select
 
-from billing import catalogue, request_checks, signing
+from billing import catalogue, credit_checks, request_checks, signing
+from billing.differences import Difference
 from billing.ledger.accounts import NEVER_NEGATIVE, AccountKind
 from billing.ledger.holds import HoldState
-from billing.request_checks import Difference
 from billing.request_evidence import Evidence, gather
 from billing.review_items import OPEN_STATES
 from billing.tables import accounts, holds, review_items, transfers
-from metering.bodies import BlockBody, EnergyBody
+from metering.bodies import EnergyBody
 from metering.tables import engine_counters, meter_windows
 
 
@@ -41,11 +41,11 @@ class Totals:
         """Count one request's evidence."""
         self.requests += 1
         self.events += len(evidence.events)
+        blocks, tokens, _ = evidence.stated_blocks()
+        self.blocks += blocks
+        self.tokens += tokens
         for event in evidence.events:
-            if isinstance(event, BlockBody):
-                self.blocks += 1
-                self.tokens += len(event.token_ids)
-            elif isinstance(event, EnergyBody):
+            if isinstance(event, EnergyBody):
                 self.energy_uj += event.energy_uj or 0
         self.lines += len(evidence.lines)
         self.transfers += len(evidence.transfers)
@@ -78,6 +78,7 @@ def reconcile(connection: Connection) -> Reconciliation:
     differences += _engine(connection, totals)
     differences += _projections(connection)
     differences += _open(connection)
+    differences += credit_checks.check(connection)
     return Reconciliation(tuple(differences), totals)
 
 

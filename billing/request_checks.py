@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from billing import rating, receipts
 from billing.catalogue import TariffVersion
+from billing.differences import Difference
 from billing.errors import BillingError, InvalidReceipt
 from billing.ledger.holds import HoldState
 from billing.money import plain
@@ -19,16 +19,10 @@ from billing.settlement import TEST_MODE
 from billing.signing import ALGORITHM
 from metering.bodies import BlockBody, EnergyBody, TerminalBody
 from metering.events import FINAL_STATUSES, EnergyClass
+from metering.ingestion.outside import ROUTE as OUTSIDE
 
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Two figures that should be one. `check` is stable; `subject` says where."""
-
-    check: str
-    subject: str
-    expected: str
-    actual: str
+# What a tenant pays from, and what goes back to it.
+MEANS = frozenset({"tenant_credit", "promotional", "receivable"})
 
 
 def check(
@@ -68,14 +62,19 @@ def _final(
     version: Callable[[str], TariffVersion],
     public_keys: Mapping[str, Any],
 ) -> Iterator[Figure]:
-    terminal = [event for event in evidence.events if isinstance(event, TerminalBody)]
-    yield "a final request has one terminal event", 1, len(terminal)
-    state = evidence.hold.state if evidence.hold is not None else None
-    yield "a final request's hold is resolved", False, state in {None, HoldState.PENDING}
+    outside = evidence.request.route == OUTSIDE
+    if outside:
+        yield "an outside request has no hold", None, evidence.hold
+    else:
+        terminal = [event for event in evidence.events if isinstance(event, TerminalBody)]
+        yield "a final request has one terminal event", 1, len(terminal)
+        state = evidence.hold.state if evidence.hold is not None else None
+        yield "a final request's hold is resolved", False, state in {None, HoldState.PENDING}
     yield "a final request has a summary", True, evidence.summary is not None
     yield "a final request has a receipt", True, evidence.receipt is not None
     if evidence.summary is not None:
-        yield from _summary(evidence)
+        if not outside:
+            yield from _summary(evidence)
         yield from _rated(evidence, version)
     if evidence.receipt is not None:
         yield from _receipt(evidence, public_keys)
@@ -84,17 +83,15 @@ def _final(
 def _summary(evidence: Evidence) -> Iterator[Figure]:
     summary = evidence.summary
     assert summary is not None
-    blocks = [event for event in evidence.events if isinstance(event, BlockBody)]
-    tokens = sum(len(block.token_ids) for block in blocks)
+    blocks, tokens, accepted = evidence.stated_blocks()
     yield "summary output tokens = events", tokens, summary.output_tokens
-    yield "summary blocks = events", len(blocks), summary.blocks
-    accepted = sum(block.accepted_tokens for block in blocks)
+    yield "summary blocks = events", blocks, summary.blocks
     yield "summary accepted tokens = events", accepted, summary.drafting.accepted_tokens
     yield "summary status = request", evidence.request.status, summary.status
     for terminal in evidence.events:
         if isinstance(terminal, TerminalBody):
             yield "terminal tokens = events", tokens, terminal.tokens
-            yield "terminal blocks = events", len(blocks), terminal.blocks
+            yield "terminal blocks = events", blocks, terminal.blocks
             yield "summary output hash = events", terminal.output_sha256, summary.output_sha256
     if summary.energy.energy_class is not EnergyClass.UNAVAILABLE:
         joules = [event for event in evidence.events if isinstance(event, EnergyBody)]
@@ -176,9 +173,11 @@ def _ledger(evidence: Evidence) -> Iterator[Figure]:
     returned = sum(
         row.amount_nano
         for row in evidence.transfers
-        if row.kind in {"refund", "review_lapse"} and row.credit_kind == "tenant_credit"
+        if row.kind in {"refund", "review_lapse"} and row.credit_kind in MEANS
     )
     yield "refund transfers = adjustments", -adjusted, returned
+    funded = sum(row.amount_nano for row in evidence.fundings)
+    yield "fundings = what the tenant's means gave", _net(evidence, into=MEANS), -funded
     item = evidence.review
     waiting = item.fee_nano if item is not None and item.state in OPEN_STATES else 0
     yield "review pool = open review's fee", waiting, _net(evidence, into={"review_pool"})
@@ -186,16 +185,14 @@ def _ledger(evidence: Evidence) -> Iterator[Figure]:
     yield "reviewer payable = resolved fee", due, _net(evidence, into={"reviewer_payable"})
 
 
-def _net(evidence: Evidence, *, into: set[str], kinds: set[str] | None = None) -> int:
+def _net(evidence: Evidence, *, into: Collection[str], kinds: set[str] | None = None) -> int:
     """What arrived at accounts of these kinds, less what left them.
 
     With `kinds`, only transfers of these kinds that a tenant's money paid.
     """
     net = 0
     for row in evidence.transfers:
-        if kinds is not None and (
-            row.kind not in kinds or row.debit_kind not in {"holds", "tenant_credit"}
-        ):
+        if kinds is not None and (row.kind not in kinds or row.debit_kind not in {"holds", *MEANS}):
             continue
         net += row.amount_nano * ((row.credit_kind in into) - (row.debit_kind in into))
     return net

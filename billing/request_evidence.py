@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 from sqlalchemy import Column, Connection, Row, Select, select
 
+from billing.credit_tables import fundings
+from billing.retention_tables import compactions
 from billing.tables import (
     accounts,
     adjustments,
@@ -20,7 +22,7 @@ from billing.tables import (
     transfers,
 )
 from metering import bodies
-from metering.bodies import Body
+from metering.bodies import BlockBody, Body
 from metering.events import EventKind, RequestSummary
 from metering.tables import request_summaries, requests, usage_events
 
@@ -40,9 +42,20 @@ class Evidence:
     lines: Rows
     transfers: Rows  # each with the kinds of its accounts, as `debit_kind` and `credit_kind`
     hold: OneRow | None
+    fundings: Rows
+    compaction: OneRow | None  # of its blocks, once they are gone
     receipt: OneRow | None
     adjustments: Rows
     review: OneRow | None
+
+    def stated_blocks(self) -> tuple[int, int, int]:
+        """Blocks, tokens and accepted tokens, as block events state them or their compaction."""
+        if self.compaction is not None:
+            row = self.compaction
+            return row.blocks, row.tokens, row.accepted_tokens
+        blocks = [event for event in self.events if isinstance(event, BlockBody)]
+        tokens = sum(len(block.token_ids) for block in blocks)
+        return len(blocks), tokens, sum(block.accepted_tokens for block in blocks)
 
 
 def gather(connection: Connection) -> Iterator[Evidence]:
@@ -79,6 +92,8 @@ def _page(connection: Connection, page: Sequence[OneRow]) -> Iterator[Evidence]:
     summaries = rows(select(request_summaries), request_summaries.c.request_id)
     lines = rows(select(rated_lines).order_by(rated_lines.c.line), rated_lines.c.request_id)
     held = rows(select(holds), holds.c.request_id)
+    compacted = rows(select(compactions), compactions.c.request_id)
+    funded = rows(select(fundings), fundings.c.request_id)
     signed = rows(select(receipts), receipts.c.request_id)
     adjusted = rows(select(adjustments), adjustments.c.request_id)
     reviews = rows(select(review_items), review_items.c.request_id)
@@ -106,6 +121,8 @@ def _page(connection: Connection, page: Sequence[OneRow]) -> Iterator[Evidence]:
             lines=lines[request.id],
             transfers=moved[request.id],
             hold=next(iter(held[request.id]), None),
+            fundings=funded[request.id],
+            compaction=next(iter(compacted[request.id]), None),
             receipt=next(iter(signed[request.id]), None),
             adjustments=adjusted[request.id],
             review=next(iter(reviews[request.id]), None),

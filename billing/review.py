@@ -16,6 +16,7 @@ from billing import receipts, review_fees
 from billing.errors import InvalidVerdict, ReviewConflict
 from billing.ledger.accounts import lock_tenant, try_lock_tenant
 from billing.money import format_nano
+from billing.notices import NoticeType, announce
 from billing.review_items import OPEN_STATES, ReviewItem, ReviewState, Verdict, item, items
 from billing.rows import insert_once
 from billing.signing import Signer
@@ -188,6 +189,7 @@ def resolve(
         amount_nano=-refund,
         review=_outcome(current),
     )
+    _announce(connection, NoticeType.REVIEW_RESOLVED, current, refund)
     return current
 
 
@@ -239,6 +241,24 @@ def _lapse(connection: Connection, item_id: str, signer: Signer) -> None:
         reason="review_lapsed",
         amount_nano=-returned,
         review=_outcome(lapsed),
+    )
+    _announce(connection, NoticeType.REVIEW_LAPSED, lapsed, returned)
+
+
+def _announce(
+    connection: Connection, kind: NoticeType, final: ReviewItem, returned_nano: int
+) -> None:
+    announce(
+        connection,
+        final.tenant_id,
+        kind,
+        final.id,
+        {
+            "request_id": final.request_id,
+            **_outcome(final),
+            "returned": format_nano(returned_nano),
+            "currency": final.currency,
+        },
     )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, select
 
+from billing import budgets, refunds
+from billing.ledger import funding
 from billing.ledger.accounts import Account, AccountKind
 from billing.ledger.posting import Transfer, TransferKind, post
 from billing.rating import Component
@@ -39,64 +41,68 @@ def paid_by_tenant(connection: Connection, request_id: str) -> bool:
         .join(transfers, transfers.c.debit_account_id == accounts.c.id)
         .where(transfers.c.id == _fee_id(request_id))
     )
-    return payer in (AccountKind.HOLDS, AccountKind.TENANT_CREDIT)
+    return payer in (AccountKind.HOLDS, AccountKind.TENANT_CREDIT, AccountKind.RECEIVABLE)
 
 
 def refundable(connection: Connection, item: ReviewItem) -> int:
-    """What the tenant paid for the output: at most its lines, at most what it paid at all."""
+    """What the tenant paid for the output: at most its lines, at most what it still paid at all."""
     output = connection.scalars(
         select(rated_lines.c.amount_nano).where(
             rated_lines.c.request_id == item.request_id,
             rated_lines.c.component == Component.OUTPUT,
         )
     )
-    paid = connection.scalars(
-        select(transfers.c.amount_nano).where(transfers.c.id == f"{item.request_id}/charge")
-    )
-    return int(min(sum(output), sum(paid)))
+    return max(0, min(int(sum(output)), refunds.paid(connection, item.request_id)))
 
 
 def pay(connection: Connection, item: ReviewItem, refund_nano: int) -> None:
     """Make the fee the reviewers' due, and give the tenant its refund."""
-    now = clock.now_us()
     due = Transfer(
         id=f"{item.request_id}/review_payable",
         kind=TransferKind.REVIEW_PAYABLE,
         debit=Account(item.tenant_id, AccountKind.REVIEW_POOL, item.currency),
         credit=Account(None, AccountKind.REVIEWER_PAYABLE, item.currency),
         amount_nano=item.fee_nano,
-        event_time_us=now,
+        event_time_us=clock.now_us(),
         request_id=item.request_id,
     )
-    refund = Transfer(
-        id=f"{item.request_id}/refund",
-        kind=TransferKind.REFUND,
-        debit=Account(item.tenant_id, AccountKind.EARNINGS, item.currency),
-        credit=Account(item.tenant_id, AccountKind.TENANT_CREDIT, item.currency),
-        amount_nano=refund_nano,
-        event_time_us=now,
-        request_id=item.request_id,
-        reverses_id=f"{item.request_id}/charge" if refund_nano else None,
-    )
-    post(connection, f"{item.request_id}/review", [due, refund])
+    post(connection, due.id, [due])
+    if refund_nano:
+        refunds.refund(
+            connection,
+            item.request_id,
+            tenant_id=item.tenant_id,
+            currency=item.currency,
+            amount_nano=refund_nano,
+            cause=f"{item.request_id}/refund",
+        )
 
 
 def give_back(connection: Connection, item: ReviewItem) -> int:
     """Return the fee to whoever paid it; what of it went to the tenant."""
     tenant_paid = paid_by_tenant(connection, item.request_id)
-    payer = AccountKind.TENANT_CREDIT if tenant_paid else AccountKind.EARNINGS
-    back = Transfer(
-        id=f"{item.request_id}/review_lapse",
-        kind=TransferKind.REVIEW_LAPSE,
-        debit=Account(item.tenant_id, AccountKind.REVIEW_POOL, item.currency),
-        credit=Account(item.tenant_id, payer, item.currency),
-        amount_nano=item.fee_nano,
-        event_time_us=clock.now_us(),
-        request_id=item.request_id,
-        reverses_id=_fee_id(item.request_id),
-    )
-    post(connection, back.id, [back])
-    return item.fee_nano if tenant_paid else 0
+    cause = f"{item.request_id}/review_lapse"
+    parts: dict[AccountKind, int] = {AccountKind.EARNINGS: item.fee_nano}
+    if tenant_paid:
+        parts = funding.give_back(connection, item.request_id, item.fee_nano)
+    back = [
+        Transfer(
+            id=cause if kind is AccountKind.EARNINGS else name,
+            kind=TransferKind.REVIEW_LAPSE,
+            debit=Account(item.tenant_id, AccountKind.REVIEW_POOL, item.currency),
+            credit=Account(item.tenant_id, kind, item.currency),
+            amount_nano=amount,
+            event_time_us=clock.now_us(),
+            request_id=item.request_id,
+            reverses_id=_fee_id(item.request_id),
+        )
+        for name, kind, amount in funding.names(cause, parts)
+    ]
+    post(connection, cause, back)
+    if not tenant_paid:
+        return 0
+    budgets.give_back(connection, item.request_id, item.fee_nano)
+    return item.fee_nano
 
 
 def _fee_id(request_id: str) -> str:

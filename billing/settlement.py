@@ -6,13 +6,14 @@ request is settled exactly when it is final.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 
 from sqlalchemy import Connection, Row, insert, select
 
 from billing import catalogue, rating, receipts, review
 from billing.catalogue import TariffVersion
-from billing.ledger import holds
+from billing.ledger import alerts, holds, receivables
 from billing.ledger.accounts import lock_tenant
 from billing.ledger.holds import Settled
 from billing.money import plain, round_nano
@@ -51,6 +52,22 @@ class Settlement:
 
         Works within the caller's transaction. Settling a request again changes nothing.
         """
+        self._settle(connection, summary, holds.settle, self.engine_info)
+
+    def settle_outside(self, connection: Connection, summary: RequestSummary) -> None:
+        """Price what an engine that is not ours reported; the tenant owes it, hold or not.
+
+        Works within the caller's transaction. Settling it again changes nothing.
+        """
+        self._settle(connection, summary, receivables.charge, None)
+
+    def _settle(
+        self,
+        connection: Connection,
+        summary: RequestSummary,
+        pay: Callable[..., Settled],
+        engine: EngineInfo | None,
+    ) -> None:
         request = _request(connection, summary.request_id)
         lock_tenant(connection, summary.tenant_id, request.currency)
         if _has_receipt(connection, summary.request_id):
@@ -64,7 +81,7 @@ class Settlement:
             else rating.rate(summary, tariff.document, review_fee=by_tenant)
         )
         fee = charge.of(Component.REVIEW)
-        settled = holds.settle(
+        settled = pay(
             connection,
             summary.request_id,
             charge_nano=charge.total_nano - fee,
@@ -81,10 +98,11 @@ class Settlement:
             summary,
             tariff,
             lines,
-            engine=self.engine_info,
+            engine=engine,
             review=terms,
             test_mode=request.test_mode,
         )
+        alerts.balance(connection, summary.tenant_id)
         if terms is not None:
             review.queue(
                 connection,

@@ -22,20 +22,20 @@ def create(dialect: str) -> list[str]:
     """The statements that create the triggers, for `sqlite` or `postgresql`."""
     terms = " OR ".join(f"OLD.{column} IS DISTINCT FROM NEW.{column}" for column in TERMS)
     statements = [statement for table in APPEND_ONLY for statement in append_only(table, dialect)]
-    statements += _refusal(
+    statements += refusal(
         dialect,
         "tariff_versions_terms",
         "UPDATE ON tariff_versions",
         "the terms of a published tariff version never change",
         when=terms,
     )
-    statements += _refusal(
+    statements += refusal(
         dialect,
         "tariff_versions_kept",
         "DELETE ON tariff_versions",
         "a published tariff version is never deleted",
     )
-    statements += _refusal(
+    statements += refusal(
         dialect,
         "holds_resolved_once",
         "UPDATE ON holds",
@@ -55,7 +55,7 @@ def drop(dialect: str) -> list[str]:
         ("tariff_versions_kept", "tariff_versions"),
         ("holds_resolved_once", "holds"),
     ):
-        statements += _drop(dialect, name, table)
+        statements += drop_refusal(dialect, name, table)
     return statements
 
 
@@ -65,7 +65,7 @@ def append_only(table: str, dialect: str) -> list[str]:
     return [
         statement
         for action in ("UPDATE", "DELETE")
-        for statement in _refusal(
+        for statement in refusal(
             dialect, f"{table}_no_{action.lower()}", f"{action} ON {table}", message
         )
     ]
@@ -76,13 +76,14 @@ def drop_append_only(table: str, dialect: str) -> list[str]:
     return [
         statement
         for action in ("update", "delete")
-        for statement in _drop(dialect, f"{table}_no_{action}", table)
+        for statement in drop_refusal(dialect, f"{table}_no_{action}", table)
     ]
 
 
-def _refusal(
+def refusal(
     dialect: str, name: str, event: str, message: str, *, when: str | None = None
 ) -> list[str]:
+    """The statements that refuse `event` ("UPDATE ON holds"), always or where `when` holds."""
     condition = f"WHEN ({when}) " if when else ""
     if dialect == "sqlite":
         return [
@@ -97,7 +98,8 @@ def _refusal(
     ]
 
 
-def _drop(dialect: str, name: str, table: str) -> list[str]:
+def drop_refusal(dialect: str, name: str, table: str) -> list[str]:
+    """The statements that undo `refusal`."""
     if dialect == "sqlite":
         return [f"DROP TRIGGER {name}"]
     return [f"DROP TRIGGER {name} ON {table}", f"DROP FUNCTION {name}()"]

@@ -40,10 +40,18 @@ COMMANDS: dict[str, Entry] = {
     "generate": Entry("engine.generation_cli", "Generate from prompts, without a gateway."),
     "bench": Entry("engine.generation_cli", "Measure decoding with and without drafting."),
     "units": Entry("metering.cli", "Show the semantic units of a text."),
+    "usage": Entry("metering.usage_cli", "Show usage rollups, rebuild them, measure intake."),
     "tenant": Entry("api.cli", "Create and list tenants."),
     "key": Entry("api.cli", "Create, list, rotate and revoke keys."),
     "admin": Entry("api.cli", "Bootstrap the first operator's key."),
     "credit": Entry("billing.cli", "Grant credit and show balances."),
+    "grant": Entry("api.cli", "Issue, list and reverse grants of credit."),
+    "terms": Entry("api.cli", "Let a tenant owe up to a limit; warn of a low balance."),
+    "budget": Entry("api.cli", "Define, list and close budgets."),
+    "limit": Entry("api.cli", "Limit requests, tokens, joules and concurrency."),
+    "project": Entry("api.cli", "Divide a tenant's spending by projects."),
+    "refund": Entry("api.cli", "Correct a charge, with a signed adjustment."),
+    "retention": Entry("api.cli", "Say how long content is kept, and erase it."),
     "tariff": Entry("billing.cli", "Publish, assign and show tariffs."),
     "receipt": Entry(
         "api.receipt_cli", "Show a receipt, verify it offline, or audit it by replay."

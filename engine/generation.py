@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
 from engine.completions import Completion, complete, failed
-from engine.config import EngineConfig
+from engine.config import SHIPPED_PROFILE, EngineConfig
 from engine.errors import InvalidRequest, ModelNotFound
 from engine.loop.decoding import DecodeLoop
 from engine.opening import OpenModel, open_model
@@ -45,14 +47,24 @@ class DFlashModel:
         device: str = "cpu",
         threads: int | None = None,
         kv_tokens: int = 16384,
+        profile: str = SHIPPED_PROFILE,
+        **parameters: Any,
     ) -> DFlashModel:
-        """Load a `.dfm`. Raises ModelNotFound, InvalidModelFile or UnsupportedModel.
+        """Load a `.dfm`. Raises ModelNotFound, InvalidModelFile, UnsupportedModel, InvalidConfig.
 
-        `kv_tokens` bounds the tokens, prompts included, that can be live at once.
+        `kv_tokens` bounds the tokens, prompts included, that can be live at once; `parameters` are
+        further ones of `EngineConfig`, above those of the profile.
         """
         if not Path(path).is_file():
             raise ModelNotFound(f"no model file at {path}")
-        config = EngineConfig(backend=backend, device=device, threads=threads, kv_tokens=kv_tokens)
+        config = EngineConfig.of(
+            profile,
+            backend=backend,
+            device=device,
+            threads=threads,
+            kv_tokens=kv_tokens,
+            **parameters,
+        )
         return cls(open_model(path, config), config)
 
     @property
@@ -78,20 +90,28 @@ class DFlashModel:
         stop: Sequence[str] = (),
         logits_processor: Iterable[LogitsProcessor] = (),
         draft: bool = True,
-        draft_block_size: int = 8,
-        verifier_batch_size: int = 4,
-        node_budget: int = 8,
-        entropy_threshold: float = 1.2,
-        rollback: str = "anchor",
+        draft_block_size: int | None = None,
+        verifier_batch_size: int | None = None,
+        node_budget: int | None = None,
+        entropy_threshold: float | None = None,
+        rollback: str | None = None,
     ) -> Tensor:
         """Continue each row of token ids; returns prompts and continuations, [b, longest] int64.
 
         `inputs` is one prompt or a batch, not padded; rows of a list may differ in length. Rows are
         padded on the right with the lowest end-of-text id. A row's tokens depend on nothing but
         itself: not on its neighbours, not on drafting. Rows with the same seed share their
-        uniforms; give one seed per row where equal prompts should differ. Raises InvalidRequest,
-        and EngineError where a logits processor fails.
+        uniforms; give one seed per row where equal prompts should differ. Drafting parameters are
+        the model's own where they are null. Raises InvalidRequest, and EngineError where a logits
+        processor fails.
         """
+        changes = {
+            "draft_block_size": draft_block_size,
+            "verifier_batch_size": verifier_batch_size,
+            "node_budget": node_budget,
+            "entropy_threshold": entropy_threshold,
+            "rollback": rollback,
+        }
         completions = self.complete(
             inputs,
             max_new_tokens=max_new_tokens,
@@ -99,13 +119,10 @@ class DFlashModel:
             seed=seed,
             stop=stop,
             logits_processor=logits_processor,
-            config=EngineConfig(
-                draft=draft,
-                draft_block_size=draft_block_size,
-                verifier_batch_size=verifier_batch_size,
-                node_budget=node_budget,
-                entropy_threshold=entropy_threshold,
-                rollback=rollback,
+            config=msgspec.structs.replace(
+                self._config,
+                draft=draft and self._config.draft,
+                **{name: value for name, value in changes.items() if value is not None},
             ),
         )
         prompts = _rows(inputs)

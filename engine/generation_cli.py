@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from engine.config import ROLLBACK_POLICIES, EngineConfig
+from engine.config import ROLLBACK_POLICIES, SHIPPED_PROFILE, EngineConfig
 from engine.dfm.catalogue import DEFAULT_MODEL, resolve
 from engine.errors import EngineError
+from engine.options import engine_parameters, given_parameters
 from engine.requests import GenerationRequest, SamplingParams
 
 if TYPE_CHECKING:
@@ -32,22 +33,7 @@ def _engine_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--device", default=_DEFAULTS.device, show_default=True),
         click.option("--threads", type=click.IntRange(1), help="One per core, if not given."),
         click.option("--kv-tokens", type=int, default=_DEFAULTS.kv_tokens, show_default=True),
-        click.option(
-            "--draft-block-size", type=int, default=_DEFAULTS.draft_block_size, show_default=True
-        ),
-        click.option(
-            "--verifier-batch-size",
-            type=int,
-            default=_DEFAULTS.verifier_batch_size,
-            show_default=True,
-        ),
-        click.option("--node-budget", type=int, default=_DEFAULTS.node_budget, show_default=True),
-        click.option(
-            "--entropy-threshold",
-            type=float,
-            default=_DEFAULTS.entropy_threshold,
-            show_default=True,
-        ),
+        engine_parameters,
     )
     for option in reversed(options):
         command = option(command)
@@ -177,17 +163,13 @@ def _prompts(options: dict[str, Any]) -> list[Prompt]:
 
 
 def _config(options: dict[str, Any], **changes: Any) -> EngineConfig:
-    names = (
-        "backend",
-        "device",
-        "threads",
-        "kv_tokens",
-        "draft_block_size",
-        "verifier_batch_size",
-        "node_budget",
-        "entropy_threshold",
+    names = ("backend", "device", "threads", "kv_tokens")
+    return EngineConfig.of(
+        options["profile"] or SHIPPED_PROFILE,
+        **{name: options[name] for name in names},
+        **given_parameters(options),
+        **changes,
     )
-    return EngineConfig(**{name: options[name] for name in names}, **changes)
 
 
 def _request(prompt: Prompt, tokenizer: Tokenizer, options: dict[str, Any]) -> GenerationRequest:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config import EngineConfig
+from engine.loop.cost import Curve, StepCost
 from engine.loop.decoding import PAGE_SIZE, DecodeLoop
+from engine.loop.profiling import measured
 from engine.model.loading import AnyDecoder, load_decoder
 from engine.records import EngineInfo
 from engine.scheduler.admission import Limits, check_config
@@ -23,6 +25,7 @@ class OpenModel:
     tokenizer: Tokenizer
     limits: Limits
     info: EngineInfo
+    curve: Curve  # milliseconds of a step by its rows
 
     def loop(
         self,
@@ -38,6 +41,7 @@ class OpenModel:
             self.limits,
             config,
             engine_epoch=engine_epoch,
+            cost=StepCost(self.curve),
             on_failure=on_failure,
         )
 
@@ -56,6 +60,7 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
         device=config.device,
         threads=config.threads,
         kv_tokens=config.kv_tokens,
+        rope_scaling_factor=config.rope_scaling_factor,
     )
     return OpenModel(
         decoder,
@@ -77,5 +82,7 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
             instruction_set=decoder.instruction_set,
             thread_count=decoder.threads,
             pid=os.getpid(),
+            rope_scaling_factor=config.rope_scaling_factor,
         ),
+        measured(decoder, config.max_step_rows, tokenizer.context_length),
     )

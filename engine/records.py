@@ -148,6 +148,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     instruction_set: str
     thread_count: int
     pid: int  # the process whose CPU time is the engine's
+    rope_scaling_factor: float = 1.0  # positions were multiplied by it
 
 
 class EngineStats(msgspec.Struct, frozen=True):
@@ -155,7 +156,7 @@ class EngineStats(msgspec.Struct, frozen=True):
 
     running: int
     waiting: int
-    draft_enabled: bool
+    draft_enabled: bool  # configured, and not turned off by itself
     counters: DraftCounters
     pages_free: int
     pages_used: int
@@ -164,3 +165,8 @@ class EngineStats(msgspec.Struct, frozen=True):
     emitted_tokens_per_s: float | None  # over the last window; null when nothing was decoded
     following: int = 0  # requests that ride along with another, in neither of the first two
     caches: CacheCounters = CacheCounters()
+    draft_state: str = "on"  # "off" when drafting turned itself off, "probing" when it tries again
+    draft_alert: bool = False  # the last window's hit rate was below 0.70
+    window_hit_rate: float | None = None  # of the last full window of drafts
+    window_speedup: float | None = None  # over plain decoding by its profiled cost, same window
+    step_cost_ms: tuple[tuple[int, float], ...] = ()  # v(n) as profiled at start: (rows, ms)

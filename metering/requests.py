@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, RowMapping, insert, select, update
 
+from metering import rollups
 from metering.errors import UnknownRequest
 from metering.events import FINAL_STATUSES, RequestStatus, RequestSummary
 from metering.tables import request_summaries, requests
@@ -37,6 +38,7 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
     tags: Mapping[str, str] | None
     test_mode: bool
     started_at_us: int
+    project_id: str | None = None
 
 
 def admit(connection: Connection, admitted: AdmittedRequest) -> None:
@@ -59,6 +61,7 @@ def admit(connection: Connection, admitted: AdmittedRequest) -> None:
             tags=None if admitted.tags is None else _to_json(admitted.tags),
             test_mode=admitted.test_mode,
             started_at_us=admitted.started_at_us,
+            project_id=admitted.project_id,
         )
     )
 
@@ -94,6 +97,7 @@ def finalise(connection: Connection, summary: RequestSummary, output: str) -> No
     if changed.rowcount != 1:
         raise UnknownRequest(summary.request_id)
     connection.execute(insert(request_summaries).values(**_summary_row(summary)))
+    rollups.mark(connection, summary.tenant_id, summary.ended_at_us)
 
 
 def live(connection: Connection) -> list[AdmittedRequest]:
@@ -124,6 +128,7 @@ def from_row(row: RowMapping) -> AdmittedRequest:
         tags=None if row["tags"] is None else json.loads(row["tags"]),
         test_mode=row["test_mode"],
         started_at_us=row["started_at_us"],
+        project_id=row["project_id"],
     )
 
 

@@ -72,6 +72,7 @@ requests = Table(
     Column("test_mode", Boolean, nullable=False, server_default=text("false")),
     Column("started_at_us", BigInteger, nullable=False),
     Column("ended_at_us", BigInteger),
+    Column("project_id", Id),  # of the tenant's key at admission; null: none
     CheckConstraint(
         "status IN ('admitted', 'running', 'completed', 'refused', 'cancelled', 'failed')",
         name="status",

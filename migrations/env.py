@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from alembic import context
 
+import api.limit_tables
 import api.tables
+import api.webhook_tables
+import billing.credit_tables
+import billing.retention_tables
 import billing.tables
+import metering.ingest_tables
 import metering.tables
 
 TARGETS = [metering.tables.metadata, billing.tables.metadata, api.tables.metadata]

@@ -27,7 +27,8 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @contextmanager
-def _transaction(context: CliContext) -> Iterator[Connection]:
+def opened(context: CliContext) -> Iterator[Connection]:
+    """A write transaction on the installation's database."""
     database = open_database(context.database_url)
     try:
         with transaction(database) as connection:
@@ -62,7 +63,7 @@ def create_tenant(
     """Create a tenant without credit or keys."""
     from billing import catalogue
 
-    with _transaction(context) as connection:
+    with opened(context) as connection:
         created = tenants.create(
             connection, name=name, currency=currency, time_zone=time_zone, review_opt_in=review
         )
@@ -79,7 +80,7 @@ def create_tenant(
             currency=currency,
             tariff=tariff,
         )
-    _show(TenantView.of(created), as_json)
+    show(TenantView.of(created), as_json)
 
 
 @tenant.command("list")
@@ -88,12 +89,12 @@ def create_tenant(
 def list_tenants(context: CliContext, as_json: bool) -> None:
     """List every tenant, newest first."""
     found: list[tenants.Tenant] = []
-    with _transaction(context) as connection:
+    with opened(context) as connection:
         after = None
         while page := tenants.listing(connection, limit=PAGE_MAX, after=after):
             found += page
             after = (page[-1].created_at_us, page[-1].id)
-    _show_all(map(TenantView.of, found), as_json)
+    show_all(map(TenantView.of, found), as_json)
 
 
 @tenant.command("suspend")
@@ -115,7 +116,7 @@ def resume_tenant(context: CliContext, tenant_id: str, as_json: bool) -> None:
 
 
 def _set_suspended(context: CliContext, tenant_id: str, as_json: bool, *, suspended: bool) -> None:
-    with _transaction(context) as connection:
+    with opened(context) as connection:
         changed = tenants.suspend(connection, tenant_id, suspended=suspended)
         audit.write(
             connection,
@@ -124,7 +125,7 @@ def _set_suspended(context: CliContext, tenant_id: str, as_json: bool, *, suspen
             subject=tenant_id,
             tenant_id=tenant_id,
         )
-    _show(TenantView.of(changed), as_json)
+    show(TenantView.of(changed), as_json)
 
 
 @click.group()
@@ -155,7 +156,7 @@ def create_key(
     as_json: bool,
 ) -> None:
     """Issue a key and print its secret, which is never shown again."""
-    with _transaction(context) as connection:
+    with opened(context) as connection:
         issued = keys.create(
             connection,
             tenant_id=tenant_id,
@@ -175,12 +176,12 @@ def create_key(
 def list_keys(context: CliContext, tenant_id: str | None, as_json: bool) -> None:
     """List keys, dead ones too, newest first."""
     found: list[keys.Key] = []
-    with _transaction(context) as connection:
+    with opened(context) as connection:
         after = None
         while page := keys.listing(connection, tenant_id, limit=PAGE_MAX, after=after):
             found += page
             after = (page[-1].created_at_us, page[-1].id)
-    _show_all(map(KeyView.of, found), as_json)
+    show_all(map(KeyView.of, found), as_json)
 
 
 @key.command("rotate")
@@ -190,7 +191,7 @@ def list_keys(context: CliContext, tenant_id: str | None, as_json: bool) -> None
 @click.pass_obj
 def rotate_key(context: CliContext, key_id: str, overlap_s: int, as_json: bool) -> None:
     """Issue a successor with the same rights and print its secret."""
-    with _transaction(context) as connection:
+    with opened(context) as connection:
         issued = keys.rotate(connection, key_id, overlap_s=overlap_s)
         old = keys.owned(connection, None, key_id)
         _log_key(connection, "key.rotated", old, successor=issued.key.id, overlap_s=overlap_s)
@@ -203,12 +204,12 @@ def rotate_key(context: CliContext, key_id: str, overlap_s: int, as_json: bool) 
 @click.pass_obj
 def revoke_key(context: CliContext, key_id: str, as_json: bool) -> None:
     """End a key at once."""
-    with _transaction(context) as connection:
+    with opened(context) as connection:
         was_dead = keys.owned(connection, None, key_id).revoked_at_us is not None
         revoked = keys.revoke(connection, key_id)
         if not was_dead:
             _log_key(connection, "key.revoked", revoked)
-    _show(KeyView.of(revoked), as_json)
+    show(KeyView.of(revoked), as_json)
 
 
 @click.group()
@@ -225,7 +226,7 @@ def bootstrap(context: CliContext, name: str, as_json: bool) -> None:
 
     While an operator key lives, this refuses; when all have died, it works again.
     """
-    with _transaction(context) as connection:
+    with opened(context) as connection:
         issued = keys.bootstrap(connection, name)
         _log_key(connection, "key.bootstrapped", issued.key, role=issued.key.role, name=name)
     _show_issued(issued, as_json)
@@ -238,9 +239,28 @@ def bootstrap(context: CliContext, name: str, as_json: bool) -> None:
 @click.pass_obj
 def show_audit_log(context: CliContext, tenant_id: str | None, limit: int, as_json: bool) -> None:
     """Show the newest lines of the audit log."""
-    with _transaction(context) as connection:
+    with opened(context) as connection:
         found = audit.entries(connection, tenant_id=tenant_id, limit=limit)
-    _show_all(map(AuditEntryView.of, found), as_json)
+    show_all(map(AuditEntryView.of, found), as_json)
+
+
+def record(
+    connection: Connection,
+    action: str,
+    tenant_id: str,
+    *,
+    subject: str | None = None,
+    **detail: Any,
+) -> None:
+    """Write the audit line of what the command line did to a tenant, or to what is its own."""
+    audit.write(
+        connection,
+        actor=audit.CLI,
+        action=action,
+        subject=subject or tenant_id,
+        tenant_id=tenant_id,
+        **detail,
+    )
 
 
 def _log_key(connection: Connection, action: str, about: keys.Key, **detail: Any) -> None:
@@ -257,24 +277,26 @@ def _log_key(connection: Connection, action: str, about: keys.Key, **detail: Any
 def _show_issued(issued: IssuedKey, as_json: bool) -> None:
     view = IssuedKeyView.of(issued)
     if as_json:
-        _show({**msgspec.to_builtins(view.key), "secret": view.secret}, as_json)
+        show({**msgspec.to_builtins(view.key), "secret": view.secret}, as_json)
         return
-    _show(view.key, as_json)
+    show(view.key, as_json)
     click.echo("This is the only time the secret is shown:", err=True)
     click.echo(view.secret)
 
 
-def _show_all(items: Iterable[Any], as_json: bool) -> None:
+def show_all(items: Iterable[Any], as_json: bool) -> None:
+    """Print records, a blank line between them, or as one JSON object."""
     if as_json:
-        _show({"items": list(items)}, as_json)
+        show({"items": list(items)}, as_json)
         return
     for number, item in enumerate(items):
         if number:
             click.echo()
-        _show(item, as_json)
+        show(item, as_json)
 
 
-def _show(item: Any, as_json: bool) -> None:
+def show(item: Any, as_json: bool) -> None:
+    """Print a record, a field a line, or as one JSON object."""
     if as_json:
         click.echo(msgspec.json.encode(item))
         return

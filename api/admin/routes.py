@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from litestar import Router
 
-from api.admin import audit_routes, credit_routes, key_routes, tariff_routes, tenant_routes
+from api.admin import (
+    audit_routes,
+    budget_routes,
+    credit_routes,
+    key_routes,
+    retention_routes,
+    spending_routes,
+    tariff_routes,
+    tenant_routes,
+)
 from api.bodies import StrictBody
+from api.ingestion import routes as ingestion
 
 admin_router = Router(
     "/admin",
@@ -25,6 +35,12 @@ admin_router = Router(
         key_routes.read_key,
         key_routes.rotate_key,
         key_routes.revoke_key,
+        *spending_routes.ROUTES,
+        *budget_routes.ROUTES,
+        *retention_routes.ROUTES,
+        ingestion.create_metering_key,
+        ingestion.list_metering_keys,
+        ingestion.revoke_metering_key,
         audit_routes.read_audit_log,
     ],
     dto=StrictBody,

@@ -107,6 +107,7 @@ class KeyView(msgspec.Struct, frozen=True):
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
+    project_id: str | None
 
     @classmethod
     def of(cls, key: Key) -> KeyView:
@@ -122,6 +123,7 @@ class KeyView(msgspec.Struct, frozen=True):
             expires_at=to_time_or_null(key.expires_at_us),
             revoked_at=to_time_or_null(key.revoked_at_us),
             last_used_at=to_time_or_null(key.last_used_at_us),
+            project_id=key.project_id,
         )
 
 

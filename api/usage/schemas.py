@@ -68,12 +68,18 @@ class UsageView(msgspec.Struct, frozen=True):
 
 
 class BalanceView(msgspec.Struct, frozen=True):
-    """Prepaid credit: free to spend, and reserved by live requests."""
+    """What is free to spend, and what live requests have reserved. `available` includes
+    `promotional` credit and what is left of a postpaid tenant's `receivable_limit`; `receivable` is
+    what it owes.
+    """
 
     tenant_id: str
     available: str
     held: str
     currency: str
+    promotional: str
+    receivable: str
+    receivable_limit: str
 
     @classmethod
     def of(cls, tenant_id: str, balance: Balance) -> BalanceView:
@@ -83,6 +89,9 @@ class BalanceView(msgspec.Struct, frozen=True):
             available=format_nano(balance.available_nano),
             held=format_nano(balance.held_nano),
             currency=balance.currency,
+            promotional=format_nano(balance.promotional_nano),
+            receivable=format_nano(balance.receivable_nano),
+            receivable_limit=format_nano(balance.receivable_limit_nano),
         )
 
 

@@ -78,6 +78,14 @@ class Sides:
         return self.credits_nano - self.debits_nano
 
 
+def of(connection: Connection, account: Account) -> int:
+    """Credits minus debits of one account, in nano; 0 for one that was never used."""
+    stored = connection.scalar(
+        select(accounts.c.credits_nano - accounts.c.debits_nano).where(accounts.c.id == account.id)
+    )
+    return 0 if stored is None else int(stored)
+
+
 def lock(connection: Connection, wanted: Iterable[Account]) -> dict[Account, Sides]:
     """Lock accounts until the transaction ends, creating those that are new; what they hold.
 

@@ -7,36 +7,47 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, select
 
 from billing.errors import UnknownTenant
-from billing.ledger.accounts import Account, AccountKind
-from billing.tables import accounts
+from billing.ledger import funding, terms
+from billing.ledger.accounts import Account, AccountKind, of
 from metering.tables import tenants
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """A tenant's prepaid credit: free to spend, and reserved by live requests."""
+    """What a tenant can spend now, what live requests have reserved, and what it owes.
+
+    `available_nano` is credit in force, promotional credit, and what is left of a postpaid
+    tenant's limit; the last two are also given by themselves.
+    """
 
     available_nano: int
     held_nano: int
     currency: str
+    promotional_nano: int = 0
+    receivable_nano: int = 0  # owed, what live requests have reserved of the limit included
+    receivable_limit_nano: int = 0  # 0: prepaid
 
 
 def balance(connection: Connection, tenant_id: str) -> Balance:
     """The tenant's balance; raises UnknownTenant."""
     currency = currency_of(connection, tenant_id)
+    credit, held, promotional, receivable = (
+        of(connection, Account(tenant_id, kind, currency))
+        for kind in (
+            AccountKind.TENANT_CREDIT,
+            AccountKind.HOLDS,
+            AccountKind.PROMOTIONAL,
+            AccountKind.RECEIVABLE,
+        )
+    )
     return Balance(
-        available_nano=of(connection, Account(tenant_id, AccountKind.TENANT_CREDIT, currency)),
-        held_nano=of(connection, Account(tenant_id, AccountKind.HOLDS, currency)),
+        available_nano=funding.available(funding.sources(connection, tenant_id, currency, credit)),
+        held_nano=held,
         currency=currency,
+        promotional_nano=promotional,
+        receivable_nano=-receivable,
+        receivable_limit_nano=terms.receivable_limit(connection, tenant_id),
     )
-
-
-def of(connection: Connection, account: Account) -> int:
-    """Credits minus debits of one account, in nano; 0 for one that was never used."""
-    stored = connection.scalar(
-        select(accounts.c.credits_nano - accounts.c.debits_nano).where(accounts.c.id == account.id)
-    )
-    return 0 if stored is None else int(stored)
 
 
 def currency_of(connection: Connection, tenant_id: str) -> str:

@@ -1,79 +1,43 @@
 """Holds: credit reserved for a live request. pending -> posted | voided | expired, once.
 
-A hold is a row and the transfers behind it; both change in one transaction, under the tenant's
-lock. Posting less than the hold releases the rest. A hold that expired is never revived: what its
-request still owes is taken from the tenant's credit, as far as that goes.
+A hold is a row, the transfers behind it, what it was taken from and what it counts in budgets; all
+change in one transaction, under the tenant's lock. Posting less than the hold releases the rest.
+A hold that expired is never revived: what its request still owes is taken anew, as far as the
+tenant's means go. Budgets do not stop what is owed already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from itertools import groupby
 
-from sqlalchemy import Connection, and_, insert, or_, select, update
+from sqlalchemy import Connection, and_, func, insert, or_, select, update
 
+from billing import budgets
 from billing.errors import HoldConflict, InsufficientCredit
-from billing.ledger.accounts import Account, AccountKind, lock_tenant, try_lock_tenant
+from billing.ledger import funding
+from billing.ledger.accounts import AccountKind, lock_tenant, try_lock_tenant
+from billing.ledger.funding import ByAccount, Source
+from billing.ledger.hold_rows import Hold, HoldState, Settled, find
 from billing.ledger.posting import Transfer, TransferKind, post
 from billing.tables import holds, transfers
 from metering import clock
 from metering.events import FINAL_STATUSES
 from metering.tables import requests
 
-
-class HoldState(StrEnum):
-    """Where a hold stands; all but PENDING are final."""
-
-    PENDING = "pending"
-    POSTED = "posted"
-    VOIDED = "voided"
-    EXPIRED = "expired"
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """One request's reservation."""
-
-    request_id: str
-    tenant_id: str
-    currency: str
-    amount_nano: int
-    ceiling_nano: int | None  # the request's max_cost; null: what credit affords
-    posted_nano: int
-    state: HoldState
-    expires_at_us: int
-
-    def account(self, kind: AccountKind) -> Account:
-        """The tenant's account of this kind, in the hold's currency."""
-        return Account(self.tenant_id, kind, self.currency)
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """How a charge was paid: what the tenant paid, fee included, and what nobody did."""
-
-    posted_nano: int
-    written_off_nano: int
-    fee_paid: bool  # also where there was no fee
-
-
-def find(connection: Connection, request_id: str) -> Hold | None:
-    """The request's hold, or null."""
-    row = connection.execute(
-        select(
-            holds.c.request_id,
-            holds.c.tenant_id,
-            holds.c.currency,
-            holds.c.amount_nano,
-            holds.c.ceiling_nano,
-            holds.c.posted_nano,
-            holds.c.state,
-            holds.c.expires_at_us,
-        ).where(holds.c.request_id == request_id)
-    ).one_or_none()
-    return None if row is None else replace(Hold(*row), state=HoldState(row.state))
+__all__ = [
+    "Hold",
+    "HoldState",
+    "Settled",
+    "expire",
+    "extend",
+    "find",
+    "place",
+    "renew",
+    "settle",
+    "void",
+]
 
 
 def place(
@@ -88,10 +52,10 @@ def place(
 ) -> Hold:
     """Reserve credit for a request that is about to run. Placing the same again changes nothing.
 
-    Raises InsufficientCredit, or HoldConflict when the request has another hold; nothing is
-    changed then.
+    Raises InsufficientCredit, BudgetExhausted, or HoldConflict when the request has another hold;
+    nothing is changed then.
     """
-    available = lock_tenant(connection, tenant_id, currency)
+    credit_nano = lock_tenant(connection, tenant_id, currency)
     hold = Hold(
         request_id,
         tenant_id,
@@ -105,9 +69,12 @@ def place(
     if (stored := find(connection, request_id)) is not None:
         _same_placement(connection, stored, hold)
         return stored
+    purse = funding.sources(connection, tenant_id, currency, credit_nano)
+    available = funding.available(purse)
     if available < amount_nano:
         raise InsufficientCredit(amount_nano, available, currency)
-    _reserve(connection, hold, f"{request_id}/hold", amount_nano)
+    limits = budgets.applying(connection, request_id) if amount_nano else []
+    budgets.check(limits, amount_nano)
     connection.execute(
         insert(holds).values(
             request_id=request_id,
@@ -121,22 +88,37 @@ def place(
             created_at_us=clock.now_us(),
         )
     )
+    _reserve(
+        connection,
+        hold,
+        f"{request_id}/hold",
+        purse=purse,
+        limits=limits,
+        amount_nano=amount_nano,
+    )
     return hold
 
 
 def extend(
     connection: Connection, request_id: str, to_nano: int, *, at_least_nano: int | None = None
 ) -> Hold:
-    """Raise a pending hold to `to_nano`, or to `at_least_nano` if credit affords no more.
+    """Raise a pending hold to `to_nano`, or to `at_least_nano` if the tenant affords no more.
 
-    A hold that is large enough already is left as it is. Raises InsufficientCredit, or HoldConflict
-    when the hold is resolved or would pass its ceiling; nothing is changed then.
+    A hold that is large enough already is left as it is. Raises InsufficientCredit,
+    BudgetExhausted, or HoldConflict when the hold is resolved or would pass its ceiling; nothing is
+    changed then.
     """
-    hold, available = _locked(connection, request_id)
+    hold, purse = _locked(connection, request_id)
     if hold.state is not HoldState.PENDING:
         raise HoldConflict(f"the hold of {request_id} is {hold.state}")
+    if to_nano <= hold.amount_nano:
+        return hold
+    available = funding.available(purse)
+    limits = budgets.applying(connection, request_id)
+    headroom = budgets.headroom(limits)
+    affordable = available if headroom is None else min(available, headroom)
     wanted = to_nano
-    if at_least_nano is not None and wanted - hold.amount_nano > available:
+    if at_least_nano is not None and wanted - hold.amount_nano > affordable:
         wanted = at_least_nano
     more = wanted - hold.amount_nano
     if more <= 0:
@@ -145,7 +127,20 @@ def extend(
         raise HoldConflict(f"the hold of {request_id} may not pass {hold.ceiling_nano} nano")
     if more > available:
         raise InsufficientCredit(more, available, hold.currency)
-    return _raised(connection, hold, more)
+    budgets.check(limits, more)
+    # The amount reached names the step: raising to it twice is one step.
+    _reserve(
+        connection,
+        hold,
+        f"{request_id}/hold/{wanted}",
+        purse=purse,
+        limits=limits,
+        amount_nano=more,
+    )
+    connection.execute(
+        update(holds).where(holds.c.request_id == request_id).values(amount_nano=wanted)
+    )
+    return replace(hold, amount_nano=wanted)
 
 
 def settle(
@@ -158,11 +153,11 @@ def settle(
 ) -> Settled:
     """Post what a request costs, release the rest, and write off what nothing covers.
 
-    A charge above the hold first takes what the ceiling and the tenant's credit still allow. The
+    A charge above the hold first takes what the ceiling and the tenant's means still allow. The
     review fee comes first, and is paid in full or not at all. Settling again with the same amounts
     changes nothing; with others, or after the hold was voided, it raises HoldConflict.
     """
-    hold, available = _locked(connection, request_id)
+    hold, purse = _locked(connection, request_id)
     if (before := _settled_before(connection, request_id, charge_nano, fee_nano)) is not None:
         return before
     if hold.state is HoldState.VOIDED:
@@ -174,42 +169,43 @@ def settle(
     missing = max(0, charge_nano + fee_nano - held)
     if hold.ceiling_nano is not None:
         missing = min(missing, max(0, hold.ceiling_nano - held))
-    more = min(missing, available)
+    more = min(missing, funding.available(purse))
     covered = held + more
     fee = fee_nano if fee_nano <= covered else 0
     paid = min(charge_nano, covered - fee)
     settled = Settled(paid + fee, charge_nano - paid, fee == fee_nano)
 
-    kinds, credit = TransferKind, AccountKind.TENANT_CREDIT
-    source = AccountKind.HOLDS if pending else credit
-    moves = [
-        ("charge", kinds.CHARGE, source, AccountKind.EARNINGS, paid),
-        ("review_fee", kinds.REVIEW_FEE, source, AccountKind.REVIEW_POOL, fee),
-        (
-            "write_off",
-            kinds.WRITE_OFF,
-            AccountKind.WRITE_OFF,
-            AccountKind.EARNINGS,
-            charge_nano - paid,
-        ),
-    ]
-    if pending:
-        rest = covered - settled.posted_nano
-        moves.append(("late_hold", kinds.HOLD, credit, AccountKind.HOLDS, more))
-        moves.append(("release", kinds.RELEASE, AccountKind.HOLDS, credit, rest))
+    kinds, held_account = TransferKind, hold.account(AccountKind.HOLDS)
+    late = funding.draw(connection, request_id, purse, more)
+    rest = funding.give_back(connection, request_id, covered - settled.posted_nano)
     booking = [
-        Transfer(
-            f"{request_id}/{name}",
-            kind,
-            hold.account(debited),
-            hold.account(credited),
-            amount,
-            event_time_us,
-            request_id,
-        )
-        for name, kind, debited, credited, amount in moves
+        *_taken(hold, f"{request_id}/late_hold", late, event_time_us),
+        *(
+            Transfer(
+                f"{request_id}/{name}",
+                kind,
+                debited,
+                hold.account(credited),
+                amount,
+                event_time_us,
+                request_id,
+            )
+            for name, kind, debited, credited, amount in (
+                ("charge", kinds.CHARGE, held_account, AccountKind.EARNINGS, paid),
+                ("review_fee", kinds.REVIEW_FEE, held_account, AccountKind.REVIEW_POOL, fee),
+                (
+                    "write_off",
+                    kinds.WRITE_OFF,
+                    hold.account(AccountKind.WRITE_OFF),
+                    AccountKind.EARNINGS,
+                    settled.written_off_nano,
+                ),
+            )
+        ),
+        *_returned(hold, f"{request_id}/release", rest, event_time_us),
     ]
     post(connection, f"{request_id}/settlement", booking)
+    budgets.settle(connection, request_id, settled.posted_nano)
     if pending:
         state = HoldState.POSTED if settled.posted_nano else HoldState.VOIDED
         _resolved(connection, hold, state, covered, settled.posted_nano)
@@ -278,15 +274,15 @@ def expire(connection: Connection, now_us: int) -> int:
     return count
 
 
-def _locked(connection: Connection, request_id: str) -> tuple[Hold, int]:
-    """The hold as it is under its tenant's lock, and the tenant's available credit."""
+def _locked(connection: Connection, request_id: str) -> tuple[Hold, list[Source]]:
+    """The hold as it is under its tenant's lock, and what the tenant can pay from."""
     hold = find(connection, request_id)
     if hold is None:
         raise HoldConflict(f"{request_id} has no hold")
-    available = lock_tenant(connection, hold.tenant_id, hold.currency)
+    credit_nano = lock_tenant(connection, hold.tenant_id, hold.currency)
     current = find(connection, request_id)
     assert current is not None
-    return current, available
+    return current, funding.sources(connection, hold.tenant_id, hold.currency, credit_nano)
 
 
 def _settled_before(
@@ -311,10 +307,12 @@ def _settled_before(
 
 def _same_placement(connection: Connection, stored: Hold, wanted: Hold) -> None:
     placed = connection.scalar(
-        select(transfers.c.amount_nano).where(transfers.c.id == f"{stored.request_id}/hold")
+        select(func.coalesce(func.sum(transfers.c.amount_nano), 0)).where(
+            transfers.c.transaction_id == f"{stored.request_id}/hold"
+        )
     )
     same = (
-        (placed or 0) == wanted.amount_nano
+        placed == wanted.amount_nano
         and stored.tenant_id == wanted.tenant_id
         and stored.currency == wanted.currency
         and stored.ceiling_nano == wanted.ceiling_nano
@@ -323,41 +321,55 @@ def _same_placement(connection: Connection, stored: Hold, wanted: Hold) -> None:
         raise HoldConflict(f"{stored.request_id} has another hold")
 
 
-def _raised(connection: Connection, hold: Hold, more_nano: int) -> Hold:
-    amount = hold.amount_nano + more_nano
-    # The amount reached names the step: raising to it twice is one step.
-    _reserve(connection, hold, f"{hold.request_id}/hold/{amount}", more_nano)
-    connection.execute(
-        update(holds).where(holds.c.request_id == hold.request_id).values(amount_nano=amount)
-    )
-    return replace(hold, amount_nano=amount)
+def _reserve(
+    connection: Connection,
+    hold: Hold,
+    cause: str,
+    *,
+    purse: list[Source],
+    limits: list[budgets.Standing],
+    amount_nano: int,
+) -> None:
+    taken = funding.draw(connection, hold.request_id, purse, amount_nano)
+    post(connection, cause, _taken(hold, cause, taken, clock.now_us()))
+    budgets.reserve(connection, hold.request_id, limits, amount_nano)
 
 
-def _reserve(connection: Connection, hold: Hold, cause: str, amount_nano: int) -> None:
-    reserve = Transfer(
-        id=cause,
-        kind=TransferKind.HOLD,
-        debit=hold.account(AccountKind.TENANT_CREDIT),
-        credit=hold.account(AccountKind.HOLDS),
-        amount_nano=amount_nano,
-        event_time_us=clock.now_us(),
-        request_id=hold.request_id,
-    )
-    post(connection, cause, [reserve])
+def _taken(hold: Hold, cause: str, parts: ByAccount, event_time_us: int) -> list[Transfer]:
+    return [
+        Transfer(
+            id=name,
+            kind=TransferKind.HOLD,
+            debit=hold.account(kind),
+            credit=hold.account(AccountKind.HOLDS),
+            amount_nano=amount,
+            event_time_us=event_time_us,
+            request_id=hold.request_id,
+        )
+        for name, kind, amount in funding.names(cause, parts)
+    ]
+
+
+def _returned(hold: Hold, cause: str, parts: ByAccount, event_time_us: int) -> list[Transfer]:
+    return [
+        Transfer(
+            id=name,
+            kind=TransferKind.RELEASE,
+            debit=hold.account(AccountKind.HOLDS),
+            credit=hold.account(kind),
+            amount_nano=amount,
+            event_time_us=event_time_us,
+            request_id=hold.request_id,
+        )
+        for name, kind, amount in funding.names(cause, parts)
+    ]
 
 
 def _released(connection: Connection, hold: Hold, state: HoldState) -> Hold:
     cause = f"{hold.request_id}/{state}"
-    release = Transfer(
-        id=cause,
-        kind=TransferKind.RELEASE,
-        debit=hold.account(AccountKind.HOLDS),
-        credit=hold.account(AccountKind.TENANT_CREDIT),
-        amount_nano=hold.amount_nano,
-        event_time_us=clock.now_us(),
-        request_id=hold.request_id,
-    )
-    post(connection, cause, [release])
+    rest = funding.give_back(connection, hold.request_id, hold.amount_nano)
+    post(connection, cause, _returned(hold, cause, rest, clock.now_us()))
+    budgets.settle(connection, hold.request_id, 0)
     return _resolved(connection, hold, state, hold.amount_nano, 0)
 
 

@@ -29,6 +29,8 @@ class TransferKind(StrEnum):
     REVIEW_PAYABLE = "review_payable"
     REVIEW_LAPSE = "review_lapse"
     REFUND = "refund"
+    EXPIRY = "expiry"
+    REVERSAL = "reversal"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from litestar import Response, get
 
+from billing import budgets
 from billing import queries as billing_queries
-from billing.ledger import balances
+from billing.ledger import balances, grants
 from billing.money import format_nano
 from billing.queries import DailyCharge
 from dashboards.billing.days import FirstDay, LastDay, presets, read_days
@@ -26,6 +27,7 @@ from dashboards.injected import ADesk, AHost
 from dashboards.ranges import DateRange, local_day
 from dashboards.rendering import page, tenths
 from dashboards.sessions import PageRequest
+from metering import clock
 from metering import queries as metering_queries
 from metering.confidence import tier
 from metering.database import snapshot
@@ -89,6 +91,8 @@ def show_overview(
             connection, desk.tenant_id, start_us, end_us, Bucket.DAY, zone=desk.zone
         )
         scores = metering_queries.confidence_histogram(connection, desk.tenant_id, start_us, end_us)
+        lots = [lot for lot in grants.listing(connection, desk.tenant_id) if lot.remaining_nano]
+        limits = budgets.standings(connection, desk.tenant_id, clock.now_us())
         receipts = billing_queries.receipt_rows(
             connection, desk.tenant_id, start_us=start_us, end_us=end_us, limit=LATEST
         )
@@ -99,6 +103,8 @@ def show_overview(
         range=days,
         presets=presets(days),
         balance=balance,
+        grants=lots,
+        budgets=limits,
         spend_nano=sum(charge.amount_nano for charge in charges),
         components=component_totals(charges),
         spend_chart=spend_chart(charges, days, desk.currency),

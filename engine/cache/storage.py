@@ -15,21 +15,28 @@ from torch import Tensor
 
 
 class KvStorage:
-    """A preallocated pool, [L, 2, G, S + 1, D] float32. Not thread-safe."""
+    """A preallocated pool, [L, 2, G, S + 1, D]. Not thread-safe."""
 
     def __init__(
-        self, layers: int, slots: int, kv_heads: int, head_dim: int, device: str = "cpu"
+        self,
+        layers: int,
+        slots: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.layers = layers
         self.slots = slots
         self.kv_heads = kv_heads
         self.head_dim = head_dim
         shape = (layers, 2, kv_heads, slots + 1, head_dim)
-        if device == "cpu":
+        if device == "cpu" and dtype == torch.float32:
             # calloc: a page costs memory only once it is written, unlike torch.zeros
             self._pool = torch.from_numpy(np.zeros(shape, dtype=np.float32))
         else:
-            self._pool = torch.zeros(shape, dtype=torch.float32, device=device)
+            self._pool = torch.zeros(shape, dtype=dtype, device=device)
 
     @property
     def null_slot(self) -> int:
@@ -39,15 +46,18 @@ class KvStorage:
     @property
     def bytes_per_slot(self) -> int:
         """Bytes that one token takes, all layers together."""
-        return self.layers * 2 * self.kv_heads * self.head_dim * 4
+        return self.layers * 2 * self.kv_heads * self.head_dim * self._pool.element_size()
 
     def layer(self, layer: int) -> Tensor:
         """Return the live view [2, G, S + 1, D] of one layer: keys first, then values."""
         return self._pool[layer]
 
     def write(self, layer: int, slots: Tensor, pairs: Tensor) -> None:
-        """Store `pairs` [N, 2, G, D], keys before values, at `slots` [N] of one layer."""
-        self._pool[layer].index_copy_(2, slots, pairs.permute(1, 2, 0, 3))
+        """Store `pairs` [N, 2, G, D], keys before values, at `slots` [N] of one layer.
+
+        They are rounded to the pool's precision.
+        """
+        self._pool[layer].index_copy_(2, slots, pairs.permute(1, 2, 0, 3).to(self._pool.dtype))
 
     def read(self, layer: int, slots: Tensor) -> Tensor:
         """Return a copy of the pairs [N, 2, G, D] at `slots` [N] of one layer."""

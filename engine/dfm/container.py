@@ -84,7 +84,11 @@ class ModelFile:
     @property
     def in_blocks(self) -> bool:
         """Whether the projections are kept in blocks."""
-        return self._entry("layers.0.attention.qkv.weight").dtype == "U8"
+        return self.has_blocks("layers.0.attention.qkv.weight")
+
+    def has_blocks(self, name: str) -> bool:
+        """Tell whether a tensor is kept in blocks. Raises InvalidModelFile when there is none."""
+        return self._entry(name).dtype == "U8"
 
     def blocks(self, name: str) -> Bytes:
         """Return a view of a tensor's blocks [N, K / 32, B], as `engine.dfm.blocks` knows them.

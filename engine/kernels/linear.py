@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.dfm.blocks import Bytes
 from engine.errors import UnsupportedModel
 from engine.kernels.tiles import CANDIDATES, PROBE_ROWS, agreeing_tiles
+from engine.kernels.triton.running import check_device
 
 _SEED = 20_240_229
 
@@ -28,12 +30,18 @@ class Linear:
 
 
 class LinearBackend(Protocol):
-    """Prepares weights [N, K] float32; `name` is printed on receipts."""
+    """Prepares weights [N, K]; `name` is printed on receipts."""
 
     name: str
+    kept: torch.dtype  # of what is looked up, not multiplied: embeddings, keys and values
 
     def prepare(self, weight: Tensor, bias: Tensor | None) -> Linear:
         """Return the weight ready to multiply; `weight` must stay valid for as long."""
+
+    def prepare_blocks(
+        self, blocks: Bytes, bias: Tensor | None, device: torch.device
+    ) -> Linear | None:
+        """Return weights in blocks ready to multiply as they are, or null: not in this backend."""
 
 
 class Fp32Backend:
@@ -45,6 +53,7 @@ class Fp32Backend:
     """
 
     name = "fp32"
+    kept = torch.float32
 
     def __init__(self) -> None:
         self._row_tiles: dict[tuple[int, int, bool], tuple[int, ...]] = {}
@@ -58,6 +67,9 @@ class Fp32Backend:
             probe = torch.randn(PROBE_ROWS, weight.shape[1], generator=generator)
             self._row_tiles[shape] = agreeing_tiles(compute, probe.to(weight.device))
         return Linear(compute, self._row_tiles[shape])
+
+    def prepare_blocks(self, blocks: Bytes, bias: Tensor | None, device: torch.device) -> None:
+        """Return null: blocks are multiplied as the values they stand for."""
 
 
 def _can_pack(weight: Tensor) -> bool:
@@ -82,11 +94,25 @@ def _plain(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
     return lambda rows: functional.linear(rows, weight, bias)
 
 
-BACKENDS: dict[str, Callable[[], LinearBackend]] = {"fp32": Fp32Backend}
+def _of_triton(name: str) -> LinearBackend:
+    # only here, so that nothing else imports Triton
+    from engine.kernels.triton.backends import Bf16Backend, BlockBackend  # noqa: PLC0415
+
+    return Bf16Backend() if name == "bf16" else BlockBackend(int(name.removeprefix("int")))
 
 
-def open_backend(name: str) -> LinearBackend:
-    """Return a linear backend by name. Raises UnsupportedModel for an unknown one."""
+TRITON_BACKENDS = ("bf16", "int8", "int4")
+BACKENDS = ("fp32", *TRITON_BACKENDS)
+
+
+def open_backend(name: str, device: str = "cpu") -> LinearBackend:
+    """Return a linear backend by name.
+
+    Raises UnsupportedModel for an unknown one, and for one that does not compute on `device`.
+    """
     if name not in BACKENDS:
         raise UnsupportedModel(f"no linear backend {name!r}; there is: {', '.join(BACKENDS)}")
-    return BACKENDS[name]()
+    if name == "fp32":
+        return Fp32Backend()
+    check_device(torch.device(device), f"backend {name!r}")
+    return _of_triton(name)

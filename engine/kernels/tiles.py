@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+ANY_COUNT = tuple(range(1, 257))  # of kernels that treat a row alike whatever the count
 CANDIDATES = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64)
 PROBE_ROWS = 16
 _BASES = (4, 6, 8, 12)  # the counts that the others may be compared with, best first

@@ -1,51 +1,104 @@
-"""What a step costs by its rows, learned from the steps themselves.
+"""What a step costs by its rows, v(n), and how many candidates are worth verifying at that price.
 
-A step takes about `fixed + per_row * rows`. A drafted node is worth its row when the tokens it
-may add outweigh, in proportion, the time it adds:
+The curve is measured when a model is opened (`engine.loop.profiling`) and bent to what steps then
+take: contexts grow, machines get busy. Verifying the k likeliest nodes in a step of n rows that
+emits t tokens anyway is worth
 
-    probability / tokens expected of the step  >  per_row / (fixed + per_row * rows)
+    (t + p1 + ... + pk) / v(n + k)    tokens per millisecond
 
-Only how many nodes are tried depends on this, never what is emitted.
+and the best k is taken: many for a single request, few in a full batch, none where the next row
+costs more than it may bring. Only how many nodes are tried depends on this, never what is emitted.
 """
 
 from __future__ import annotations
 
-_FIXED_PER_ROW = 36.0  # a step without rows costs as much as this many: fp32 on two cores
+import itertools
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+
+from engine.graph.tree import TokenTree
+
+Curve = tuple[tuple[int, float], ...]  # (rows, milliseconds), both ascending, two points at least
+
+UNMEASURED: Curve = ((1, 64.0), (64, 247.0))  # a small model in single precision on two cores
 _FORGET = 0.99  # weight of the past after one step
 _PRIOR_STEPS = 50.0
+_BENT_MOST = 4.0  # how much steeper or flatter than measured a curve may become
 
 
 class StepCost:
-    """A straight line through (rows, time), fitted by least squares with a fading memory."""
+    """The curve, and a straight line from it to the times observed since.
 
-    def __init__(self) -> None:
-        # Weighted sums of 1, rows, rows squared, time, rows * time; empty before the first step.
-        self._moments: list[float] = []
-        self._fixed, self._per_row = _FIXED_PER_ROW, 1.0
+    The line is fitted by least squares with a fading memory.
+    """
 
-    def observe(self, rows: int, time: float) -> None:
-        """Learn from one step. Times may be in any unit, always the same."""
-        if not self._moments:
-            # Until enough is seen, a line of the prior's shape through the first step.
-            unit = time / (_FIXED_PER_ROW + rows)
-            self._moments = [0.0] * 5
-            for prior_rows in (1.0, 64.0):
-                self._add(prior_rows, unit * (_FIXED_PER_ROW + prior_rows), _PRIOR_STEPS / 2)
+    def __init__(self, curve: Curve = UNMEASURED) -> None:
+        self.curve = curve
+        self._scale, self._fixed = 1.0, 0.0
+        # Weighted sums of 1, v, v squared, time, v * time; the curve's ends stand for the past.
+        self._moments = [0.0] * 5
+        for _, value in (curve[0], curve[-1]):
+            self._add(value, value, _PRIOR_STEPS / 2)
+
+    def observe(self, rows: int, time_ms: float) -> None:
+        """Learn from one step."""
         self._moments = [_FORGET * moment for moment in self._moments]
-        self._add(rows, time, 1.0)
-        weight, r, rr, t, rt = self._moments
-        spread = weight * rr - r * r
-        if spread > 1e-6 * weight * rr:  # otherwise all steps were of one size: keep the slope
-            mean = t / weight
-            self._per_row = min(max((weight * rt - r * t) / spread, 1e-3 * mean), mean)
-        self._fixed = max((t - self._per_row * r) / weight, 0.0)
+        self._add(self._measured(rows), time_ms, 1.0)
+        weight, v, vv, t, vt = self._moments
+        spread = weight * vv - v * v
+        if spread > 1e-6 * weight * vv:  # otherwise all steps were of one size: keep the slope
+            slope = (weight * vt - v * t) / spread
+            self._scale = min(max(slope, 1 / _BENT_MOST), _BENT_MOST)
+        self._fixed = (t - self._scale * v) / weight
 
-    def least_probability(self, rows: int, tokens: float) -> float:
-        """Return how likely a node must be, in a step of `rows` expected to emit `tokens`."""
-        return tokens * self._per_row / (self._fixed + self._per_row * rows)
+    def time_ms(self, rows: int) -> float:
+        """Return what a step of this many rows takes, as things are."""
+        return max(self._fixed + self._scale * self._measured(rows), 1e-3)
 
-    def _add(self, rows: float, time: float, weight: float) -> None:
-        terms = (1.0, rows, rows * rows, time, rows * time)
+    def nodes_worth(self, rows: int, tokens: float, probabilities: Sequence[float]) -> int:
+        """Return how many nodes to add to a step of `rows` that emits `tokens` anyway.
+
+        `probabilities` are the nodes', descending: the first ones are taken.
+        """
+        best, best_rate = 0, tokens / self.time_ms(rows)
+        for count, probability in enumerate(probabilities, start=1):
+            tokens += probability
+            rate = tokens / self.time_ms(rows + count)
+            if rate > best_rate:
+                best, best_rate = count, rate
+        return best
+
+    def chosen_nodes(
+        self, rows: int, tokens: float, trees: Sequence[TokenTree], most: int
+    ) -> Counter[int]:
+        """Return how many nodes to verify of which tree, the roots not counted, `most` in all.
+
+        A tree's nodes are in order of probability, so the likeliest of all trees are prefixes.
+        """
+        nodes = sorted(
+            (-probability, index)
+            for index, tree in enumerate(trees)
+            for probability in tree.probabilities[1:]
+        )[:most]
+        worth = self.nodes_worth(rows, tokens, [-probability for probability, _ in nodes])
+        return Counter(index for _, index in nodes[:worth])
+
+    def least_probability(self, rows: int, tokens: float, most: int) -> float:
+        """Return how likely a node must be to be worth one of the next `most` rows at all."""
+        times = [self.time_ms(rows + count) for count in range(most + 1)]
+        cheapest = min(later - sooner for sooner, later in itertools.pairwise(times))
+        return cheapest * tokens / times[0]
+
+    def _measured(self, rows: int) -> float:
+        """Return the curve's value, on a straight line between its points and beyond the last."""
+        curve = self.curve
+        at = min(max(bisect_left(curve, (rows, 0.0)), 1), len(curve) - 1)
+        (left, low), (right, high) = curve[at - 1], curve[at]
+        return low + (high - low) * (rows - left) / (right - left)
+
+    def _add(self, value: float, time: float, weight: float) -> None:
+        terms = (1.0, value, value * value, time, value * time)
         self._moments = [
             moment + weight * term for moment, term in zip(self._moments, terms, strict=True)
         ]

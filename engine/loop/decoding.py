@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
-import msgspec
 import structlog
 import torch
 from torch import Tensor
@@ -14,25 +12,26 @@ from torch import Tensor
 from engine.cache.page_table import PageTable
 from engine.cache.pages import PageLeak, PagePool
 from engine.config import EngineConfig
-from engine.draft.drafter import Draft, Drafter, DraftSession
+from engine.draft.drafter import Draft, Drafter
 from engine.errors import EngineOverloaded, InvalidRequest
 from engine.graph.acceptance import clip
 from engine.graph.tree import bare
 from engine.loop.cost import StepCost
+from engine.loop.degradation import Degradation, Window
 from engine.loop.emission import Emission
 from engine.loop.flights import Flight, Flights, Rider, identity
+from engine.loop.outcome import Outcome
 from engine.loop.pacing import Pacing
 from engine.loop.protocols import StepDecoder, Vocabulary
 from engine.loop.rows import Part, step_rows
 from engine.loop.tally import Tally
 from engine.loop.verification import LogitsProbe, verify
+from engine.model.statistics import RawStatistics
 from engine.processors import LogitsProcessor, ProcessorFailed, runs_undrafted
 from engine.records import (
-    BlockRecord,
     DraftCounters,
     EngineStats,
     FinishReason,
-    FinishRecord,
     RequestWork,
     StepRecord,
     Work,
@@ -47,16 +46,6 @@ log = structlog.get_logger(__name__)
 
 PAGE_SIZE = 16
 _RECENT = 32  # tokens of context shown to the draft layer
-
-
-@dataclass(slots=True)
-class _Outcome:
-    """What a step has produced so far."""
-
-    work: list[RequestWork] = field(default_factory=list)
-    blocks: list[BlockRecord] = field(default_factory=list)
-    finishes: list[FinishRecord] = field(default_factory=list)
-    moves: list[tuple[int, int]] = field(default_factory=list)  # slots, from and to
 
 
 class DecodeLoop:
@@ -92,6 +81,7 @@ class DecodeLoop:
         self._probe = probe
         self._on_failure = on_failure or _log_failure
         self._cost = cost or StepCost()
+        self._degradation = Degradation(config.degrade_policy)
         self._flights = Flights()
         self._arrivals = 0
         self._step_index = 0
@@ -137,13 +127,14 @@ class DecodeLoop:
         if not self.busy:
             return None
         start_ns = time.monotonic_ns()
-        outcome = _Outcome()
+        outcome = Outcome()
         self._end_the_overdue(start_ns, outcome)
         plan = self.scheduler.plan()
         self._move(plan.copies)
         if plan.turns:
             drafts, held = self._draft(plan)
-            self._compute(self._parts(plan, drafts, held), drafts, outcome)
+            spent_ms = (time.monotonic_ns() - start_ns) / 1e6
+            self._compute(self._parts(plan, drafts, held), drafts, outcome, spent_ms)
         for flight in list(self._flights.unheard):  # somebody joined it, and it had no part
             self._speak(flight, outcome, computed=False)
         record = StepRecord(
@@ -184,28 +175,28 @@ class DecodeLoop:
 
     def stats(self) -> EngineStats:
         """Return a snapshot of queues, pages and counters."""
-        shared = self.drafter.shared
+        degradation = self._degradation
+        judged = degradation.judged
         return EngineStats(
             running=self.scheduler.running,
             waiting=self.scheduler.waiting,
-            draft_enabled=self._config.draft,
+            draft_enabled=self._config.draft and degradation.drafting,
             counters=self.counters,
             pages_free=self.pool.free,
             pages_used=self.pool.used,
             pages_cached=self.pool.cached,
-            draft_cache_tokens=shared.tokens,
+            draft_cache_tokens=self.drafter.shared.tokens,
             emitted_tokens_per_s=self._tally.tokens_per_s,
             following=self._flights.following,
-            caches=msgspec.structs.replace(
-                self._tally.caches,
-                page_evictions=self.pool.evictions,
-                draft_lookups=shared.lookups,
-                draft_hits=shared.hits,
-                draft_evictions=shared.evictions,
-            ),
+            caches=self._tally.caches_of(self.pool, self.drafter.shared),
+            draft_state=degradation.state.value,
+            draft_alert=degradation.alert,
+            window_hit_rate=judged.hit_rate if judged else None,
+            window_speedup=judged.speedup if judged else None,
+            step_cost_ms=self._cost.curve,
         )
 
-    def _end_the_overdue(self, now_ns: int, outcome: _Outcome) -> None:
+    def _end_the_overdue(self, now_ns: int, outcome: Outcome) -> None:
         for rider, reason in self._flights.overdue(now_ns):
             self._finish(rider, reason, outcome)
         for flight in list(self._flights.unheard):
@@ -214,51 +205,47 @@ class DecodeLoop:
                     self._tell(rider, outcome, computed=False, follows=True)
 
     def _draft(self, plan: Plan) -> tuple[dict[LiveSequence, Draft], set[LiveSequence]]:
-        """Draft for up to `verifier_batch_size` requests, as far as rows and pages allow.
+        """Draft for up to `verifier_batch_size` requests, as far as it pays and pages allow.
 
         Returns the drafts, and who sits this step out.
         """
-        drafts: dict[LiveSequence, Draft] = {}
         pacing = Pacing()
-        rows = sum(turn.rows for turn in plan.turns)
-        tokens = sum(turn.draws for turn in plan.turns) * self._tally.expected_length
-        spare = plan.spare_rows
+        rows, spare = sum(turn.rows for turn in plan.turns), plan.spare_rows
+        draws = sum(turn.draws for turn in plan.turns)
+        most = min(self._config.node_budget - 1, spare)
+        certain = [1.0] * most
+        if not self._degradation.drafting or not self._cost.nodes_worth(rows, draws, certain):
+            return {}, pacing.held
+        least = self._cost.least_probability(rows, draws, most)
+        offers: list[tuple[Turn, Draft]] = []
         for turn in plan.drafters():
-            sequence, flight = turn.sequence, self._flight(turn)
-            if len(drafts) == self._config.verifier_batch_size or not spare:
+            if len(offers) == self._config.verifier_batch_size:
                 break
+            sequence, flight = turn.sequence, self._flight(turn)
             if not flight.may_draft:
                 continue
-            session, recent = self._session(flight), sequence.tokens[-_RECENT:]
+            sequence.drafted_at = self._step_index
+            session, recent = flight.told_session(self.drafter), sequence.tokens[-_RECENT:]
             draft = session.propose(
                 recent,
                 depth_limit=sequence.remaining - 1,
-                node_budget=min(self._config.node_budget, spare + 1),
-                least_probability=self._cost.least_probability(rows, tokens),
+                node_budget=most + 1,
+                least_probability=least,
             )
-            if pacing.waits(turn, session, recent, draft) or draft is None:
-                continue
-            granted = self.scheduler.grant(turn, len(draft.tree) - 1)
-            if granted:
-                drafts[sequence] = draft.pruned(granted + 1)
-                sequence.drafted_at = self._step_index
-                rows += granted
-                spare -= granted
+            if not pacing.waits(turn, session, recent, draft) and draft is not None:
+                offers.append((turn, draft))
+        trees = [draft.tree for _, draft in offers]
+        drafts: dict[LiveSequence, Draft] = {}
+        for index, count in self._cost.chosen_nodes(rows, draws, trees, spare).items():
+            turn, draft = offers[index]
+            if granted := self.scheduler.grant(turn, count):
+                drafts[turn.sequence] = draft.pruned(granted + 1)
         return drafts, pacing.held
 
     def _flight(self, turn: Turn) -> Flight:
         flight = self._flights.of(turn.sequence)
         assert flight is not None
         return flight
-
-    def _session(self, flight: Flight) -> DraftSession:
-        if flight.session is None:
-            request = flight.sequence.request
-            flight.session = self.drafter.open(
-                request.tenant_id, request.prompt_ids, request.draft_scope
-            )
-            flight.session.extend(flight.sequence.tokens[len(request.prompt_ids) :], drafted=False)
-        return flight.session
 
     def _parts(
         self, plan: Plan, drafts: dict[LiveSequence, Draft], held: set[LiveSequence]
@@ -275,28 +262,44 @@ class DecodeLoop:
         return parts
 
     def _compute(
-        self, parts: list[Part], drafts: dict[LiveSequence, Draft], outcome: _Outcome
+        self,
+        parts: list[Part],
+        drafts: dict[LiveSequence, Draft],
+        outcome: Outcome,
+        spent_ms: float,
     ) -> None:
-        """Run the verifier over all parts, then commit each; a failure ends whom it concerns."""
+        """Run the verifier over all parts, then commit each; a failure ends whom it concerns.
+
+        `spent_ms` is what drafting took.
+        """
         outcome.work += [self._flight(part.turn).work(part.work) for part in parts]
         rows = step_rows(parts)
         began = time.perf_counter()
         try:
-            logits = self._decoder.forward(rows).cpu()
+            raw = self._decoder.forward(rows)
+            statistics = self._decoder.statistics(raw)  # before the logits leave their device
+            logits = raw.cpu()
         except Exception as error:  # noqa: BLE001 -- whatever it is, nobody may be left hanging
             for part in parts:
                 self._fail(part.turn, error, outcome)
             return
-        self._cost.observe(len(rows.token_ids), time.perf_counter() - began)
+        verify_ms = (time.perf_counter() - began) * 1e3
+        if len(rows.logit_rows) == len(rows.token_ids):  # prefill has no head to pay for
+            self._cost.observe(len(rows.token_ids), verify_ms)
         first = 0
         for part in parts:
-            own = logits[first : first + part.nodes + 1] if part.tree else logits[:0]
-            first += len(own)
+            last = first + part.nodes + 1 if part.tree else first
+            own = (logits[first:last], statistics[first:last])
+            first = last
             try:
                 self._commit(part, drafts.get(part.turn.sequence), own, outcome)
             except Exception as error:  # noqa: BLE001 -- one request's failure is not the others'
                 self._fail(part.turn, error, outcome)
         self._move(outcome.moves)
+        if all(part.tree and part.turn.rows == 1 for part in parts):  # nothing but decoding
+            plain_ms = self._cost.time_ms(len(parts)) * outcome.drawn / len(parts)
+            outcome.drafted.plain_ms, outcome.drafted.spent_ms = plain_ms, spent_ms + verify_ms
+            self._degradation.take(outcome.drafted)
 
     def _move(self, moves: Sequence[tuple[int, int]]) -> None:
         """Copy keys and values between slots, all at once."""
@@ -305,7 +308,13 @@ class DecodeLoop:
                 src_slots, dst_slots = torch.tensor(moves).unbind(1)
                 self._decoder.storage.move(src_slots, dst_slots)
 
-    def _commit(self, part: Part, draft: Draft | None, logits: Tensor, outcome: _Outcome) -> None:
+    def _commit(
+        self,
+        part: Part,
+        draft: Draft | None,
+        verifier: tuple[Tensor, list[RawStatistics]],
+        outcome: Outcome,
+    ) -> None:
         """Take over one request's part of a step: its tokens, its keys, its block, its end."""
         sequence = part.turn.sequence
         flight = self._flight(part.turn)
@@ -316,7 +325,7 @@ class DecodeLoop:
             sequence.request,
             sequence.tokens,
             part.tree,
-            logits,
+            *verifier,
             hear=flight.take,
             processors=flight.processors,
             probe=self._probe,
@@ -332,14 +341,18 @@ class DecodeLoop:
         ]
         sequence.advance(root + len(walked.nodes), walked.tokens)
         heard = walked.first(leader.emission.uncounted)
-        leader.emission.count(clip(part.tree, heard, ended=leader.ended), len(part.tree))
-        if flight.session:
+        clipped = clip(part.tree, heard, ended=leader.ended)
+        leader.emission.count(clipped, len(part.tree))
+        outcome.drawn += len(walked.tokens)
+        if draft:
+            outcome.drafted.add(Window(1, clipped.depth, heard.accepted))
+        if flight.session and self._degradation.drafting:
             if draft:
                 flight.session.observe(draft, walked, verified.entropies)
-            flight.session.extend(walked.tokens, drafted=draft is not None)
+            flight.tell(drafted=draft is not None)
         self._speak(flight, outcome)
 
-    def _speak(self, flight: Flight, outcome: _Outcome, *, computed: bool = True) -> None:
+    def _speak(self, flight: Flight, outcome: Outcome, *, computed: bool = True) -> None:
         """Tell every rider what was decided, and end those whose text has ended."""
         self._flights.unheard.pop(flight, None)
         first, *others = flight.riders
@@ -348,7 +361,7 @@ class DecodeLoop:
             self._tell(rider, outcome, computed=computed, follows=True)
 
     def _tell(
-        self, rider: Rider, outcome: _Outcome, *, computed: bool, follows: bool = False
+        self, rider: Rider, outcome: Outcome, *, computed: bool, follows: bool = False
     ) -> None:
         prompt_length = len(rider.request.prompt_ids)
         found = prompt_length if follows else rider.flight.sequence.found
@@ -361,7 +374,7 @@ class DecodeLoop:
         if rider.emission.reason is not None:
             self._finish(rider, rider.emission.reason, outcome)
 
-    def _fail(self, turn: Turn, error: Exception, outcome: _Outcome) -> None:
+    def _fail(self, turn: Turn, error: Exception, outcome: Outcome) -> None:
         """End all who ride on a sequence that failed: their tokens would have been the same."""
         flight = self._flights.of(turn.sequence)
         if flight is None:
@@ -374,7 +387,7 @@ class DecodeLoop:
             self._finish(rider, FinishReason.ERROR, outcome, detail)
 
     def _finish(
-        self, rider: Rider, reason: FinishReason, outcome: _Outcome, detail: str | None = None
+        self, rider: Rider, reason: FinishReason, outcome: Outcome, detail: str | None = None
     ) -> None:
         if self._flights.leave(rider):
             self.scheduler.remove(rider.flight.sequence)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from engine.draft.drafter import DraftSession
+from engine.draft.drafter import Drafter, DraftSession
 from engine.loop.emission import Drawn, Emission
 from engine.processors import LogitsProcessor
 from engine.records import FinishReason, RequestWork, Work
@@ -57,6 +57,7 @@ class Flight:
     may_draft: bool
     identity: Hashable | None  # null where nobody may join
     session: DraftSession | None = None  # opened with the first draft
+    told: int = 0  # tokens that the session knows
     drawn: list[Drawn] = field(default_factory=list)  # kept where somebody may join
 
     def __post_init__(self) -> None:
@@ -83,6 +84,22 @@ class Flight:
         if self.riders:
             self.sequence.request = self.leader.request
             self._lengthen()
+
+    def told_session(self, drafter: Drafter) -> DraftSession:
+        """Return the session, told of everything; opens it with the first draft."""
+        if self.session is None:
+            request = self.sequence.request
+            self.session = drafter.open(request.tenant_id, request.prompt_ids, request.draft_scope)
+            self.told = len(request.prompt_ids)
+        self.tell(drafted=False)
+        return self.session
+
+    def tell(self, *, drafted: bool) -> None:
+        """Tell the session what was drawn since it was last told: nothing, usually, or a step's."""
+        tokens = self.sequence.tokens
+        if self.session is not None and self.told < len(tokens):
+            self.session.extend(tokens[self.told :], drafted=drafted)
+            self.told = len(tokens)
 
     def work(self, work: Work) -> RequestWork:
         """Say for whom work is done: in the leader's name, and for all."""

@@ -7,6 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from engine.model.rows import StepRows
+from engine.model.statistics import RawStatistics
 
 
 class SlotStorage(Protocol):
@@ -27,6 +28,9 @@ class StepDecoder(Protocol):
 
     def forward(self, step: StepRows) -> Tensor:
         """Write the rows' keys and values, return raw logits [Q, V] float32."""
+
+    def statistics(self, logits: Tensor) -> list[RawStatistics]:
+        """Summarise rows of raw logits [Q, V], each by itself."""
 
 
 class Vocabulary(Protocol):

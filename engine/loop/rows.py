@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from engine.graph.tree import TokenTree
 from engine.model.rows import Segment, StepRows
@@ -82,24 +83,29 @@ def step_rows(parts: Sequence[Part]) -> StepRows:
             )
         )
     return StepRows(
-        token_ids=torch.tensor(token_ids),
-        positions=torch.tensor(positions),
+        token_ids=_tensor(token_ids),
+        positions=_tensor(positions),
         slots=torch.from_numpy(np.concatenate(slots)),
         segments=tuple(segments),
-        logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
+        logit_rows=_tensor(logit_rows),
     )
+
+
+def _tensor(values: list[int]) -> Tensor:
+    # several times as fast as torch.tensor
+    return torch.from_numpy(np.array(values, np.int64))
 
 
 def _tail(slots: NDArray[np.int64], pending: int, tree: TokenTree | None) -> NDArray[np.int64]:
     """Return each row's own path, itself last, right-padded with -1: [rows, longest]."""
-    depth = tree.depth if tree else 0
-    tail = np.full((len(slots), pending + depth), -1, np.int64)
-    for row in range(pending):
-        tail[row, : row + 1] = slots[: row + 1]
-    if tree and len(tree) > 1:
-        tail[pending:, :pending] = slots[:pending]
-        mask = tree.ancestor_mask()[1:, 1:]
-        for node, ancestors in enumerate(mask):
-            path = slots[pending:][ancestors]
-            tail[pending + node, pending : pending + len(path)] = path
+    if len(slots) == 1:
+        return slots.reshape(1, 1)
+    tail = np.full((len(slots), pending + (tree.depth if tree else 0)), -1, np.int64)
+    tail[:pending, :pending] = np.where(np.tri(pending, dtype=np.bool_), slots[:pending], -1)
+    if tree:
+        root = pending - 1
+        for node in range(1, len(tree)):
+            # a parent's row comes before its children's
+            tail[root + node] = tail[root + tree.parents[node]]
+            tail[root + node, root + tree.depths[node]] = slots[root + node]
     return tail

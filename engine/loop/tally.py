@@ -7,10 +7,11 @@ from collections.abc import Iterable
 
 import msgspec
 
+from engine.cache.pages import PagePool
+from engine.draft.shared import SharedDrafts
 from engine.records import BlockRecord, CacheCounters, DraftCounters, StepRecord
 
 _WINDOW_NS = 10_000_000_000
-_PRIOR_STEPS = 4.0  # of one token each, until a mean accepted length is known
 
 
 def counted(blocks: Iterable[BlockRecord]) -> DraftCounters:
@@ -74,6 +75,16 @@ class Tally:
             self.caches, prompt_tokens=self.caches.prompt_tokens + prompt_tokens
         )
 
+    def caches_of(self, pool: PagePool, shared: SharedDrafts) -> CacheCounters:
+        """Return the counts of reuse, with those that the caches keep themselves."""
+        return msgspec.structs.replace(
+            self.caches,
+            page_evictions=pool.evictions,
+            draft_lookups=shared.lookups,
+            draft_hits=shared.hits,
+            draft_evictions=shared.evictions,
+        )
+
     @property
     def tokens_per_s(self) -> float | None:
         """Tokens emitted per second over the last steps; null if they emitted nothing."""
@@ -82,9 +93,3 @@ class Tally:
             return None
         elapsed_ns = self._window[-1][1] - self._window[0][0]
         return tokens * 1e9 / elapsed_ns if elapsed_ns else None
-
-    @property
-    def expected_length(self) -> float:
-        """The mean accepted length, with a prior of a few steps of one token."""
-        counters = self.counters
-        return (counters.emitted_tokens + _PRIOR_STEPS) / (counters.steps + _PRIOR_STEPS)

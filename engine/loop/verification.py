@@ -16,10 +16,10 @@ from engine.draft.proposals import Source
 from engine.graph.acceptance import Walk, walk
 from engine.graph.tree import TokenTree
 from engine.loop.emission import Drawn
+from engine.model.statistics import RawStatistics
 from engine.processors import LogitsProcessor, processed
 from engine.requests import GenerationRequest
 from engine.sampling.distribution import draw
-from engine.sampling.statistics import raw_statistics
 from engine.sampling.uniforms import uniform
 
 # Told of every row that a token is drawn from: request id, position of the token, raw logits [V].
@@ -44,6 +44,7 @@ def verify(
     text: Sequence[int],
     tree: TokenTree,
     logits: Tensor,
+    statistics: Sequence[RawStatistics],
     *,
     hear: Callable[[Drawn], bool],
     processors: Sequence[LogitsProcessor] = (),
@@ -51,27 +52,28 @@ def verify(
 ) -> Verified:
     """Draw along the tree until it is left or the text ends, as `hear` says of each token.
 
-    `logits` are the raw ones of every node, [N, V] float32 on the CPU; `text` is everything up to
-    the root. Raises NonFiniteLogits, NothingToDraw, ProcessorFailed.
+    `logits` are the raw ones of every node, [N, V] float32 on the CPU, and `statistics` theirs;
+    `text` is everything up to the root. Raises NonFiniteLogits, NothingToDraw, ProcessorFailed.
     """
     raw: NDArray[np.float32] = logits.numpy()
     rows = processed(processors, tree, logits, text) if processors else raw
     sampling = request.sampling
+    sampled = sampling.temperature > 0.0
     drawn: list[Drawn] = []
 
     def draw_at(node: int) -> int:
         position = len(text) + tree.depths[node]
         if probe:
             probe(request.request_id, position, raw[node])
-        sampled = sampling.temperature > 0.0
-        at = uniform(sampling.seed, 0, position) if sampled else 0.0
-        token = draw(rows[node], sampling, at)
-        statistics = raw_statistics(raw[node], token)
+        of_node = statistics[node]
+        if sampled:
+            token = draw(rows[node], sampling, uniform(sampling.seed, 0, position))
+        else:
+            token = draw(rows[node], sampling, 0.0) if processors else of_node.top
+        logprob = of_node.logprob(float(raw[node, token]))
         child = tree.children[node].get(token)
         cached = child is not None and bool(tree.origins[child] & Source.SHARED)
-        drawn.append(
-            Drawn(token, statistics.logprob, statistics.entropy, child is not None, cached)
-        )
+        drawn.append(Drawn(token, logprob, of_node.entropy, child is not None, cached))
         return token
 
     walked = walk(tree, draw_at, lambda _token: hear(drawn[-1]))

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from engine.dfm.header import Architecture
 from engine.kernels.tiles import PROBE_ROWS, agreeing_tiles
-from engine.model.key_layout import TILE, KeyLayout, lay_out
+from engine.model.key_layout import TILE, Piece, pieces
 from engine.model.rows import StepRows
 
 _KEYS_PER_BUCKET = 8192  # bounds what is gathered at once
@@ -37,13 +37,6 @@ class Bucket:
     requests: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    first_row: int
-    rows: int
-    layout: KeyLayout
-
-
 class Attention:
     """Plans and computes attention for one model."""
 
@@ -58,17 +51,17 @@ class Attention:
 
     def plan(self, step: StepRows) -> tuple[Bucket, ...]:
         """Sort the step's requests into buckets, once for all layers."""
-        groups: dict[tuple[int, int], list[_Piece]] = {}
-        for piece in self._pieces(step):
+        groups: dict[tuple[int, int], list[Piece]] = {}
+        for piece in pieces(step, self.row_tiles[-1], self._null_slot):
             height = next(tile for tile in self.row_tiles if tile >= piece.rows)
             groups.setdefault((height, _size_class(len(piece.layout.keys))), []).append(piece)
         buckets: list[Bucket] = []
-        for (height, _), pieces in groups.items():
-            length = max(len(piece.layout.keys) for piece in pieces)
+        for (height, _), group in groups.items():
+            length = max(len(piece.layout.keys) for piece in group)
             at_once = max(1, _KEYS_PER_BUCKET // length)
             buckets += [
-                self._bucket(pieces[first : first + at_once], height)
-                for first in range(0, len(pieces), at_once)
+                self._bucket(group[first : first + at_once], height)
+                for first in range(0, len(group), at_once)
             ]
         return tuple(buckets)
 
@@ -104,25 +97,13 @@ class Attention:
             result.baddbmm_(weight, tile)
         return result
 
-    def _pieces(self, step: StepRows) -> list[_Piece]:
-        pieces = []
-        first_row = 0
-        for segment in step.segments:
-            committed, tails = segment.committed.numpy(), segment.tail.numpy()
-            for start in range(0, len(tails), self.row_tiles[-1]):
-                tail = tails[start : start + self.row_tiles[-1]]
-                layout = lay_out(committed, tail, self._null_slot)
-                pieces.append(_Piece(first_row, len(tail), layout))
-                first_row += len(tail)
-        return pieces
-
-    def _bucket(self, pieces: Sequence[_Piece], height: int) -> Bucket:
-        length = max(len(piece.layout.keys) for piece in pieces)
-        rows = np.empty((len(pieces), height), dtype=np.int64)
-        keys = np.full((len(pieces), length), self._null_slot, dtype=np.int64)
+    def _bucket(self, group: Sequence[Piece], height: int) -> Bucket:
+        length = max(len(piece.layout.keys) for piece in group)
+        rows = np.empty((len(group), height), dtype=np.int64)
+        keys = np.full((len(group), length), self._null_slot, dtype=np.int64)
         begins, ends = np.empty_like(rows), np.empty_like(rows)
-        shared = np.empty((len(pieces), 1, 1), dtype=np.int64)
-        for index, piece in enumerate(pieces):
+        shared = np.empty((len(group), 1, 1), dtype=np.int64)
+        for index, piece in enumerate(group):
             layout, count = piece.layout, piece.rows
             rows[index, :count] = np.arange(piece.first_row, piece.first_row + count)
             rows[index, count:] = piece.first_row
@@ -137,7 +118,7 @@ class Attention:
             rows=torch.from_numpy(rows.reshape(-1)).to(self._device),
             keys=torch.from_numpy(keys.reshape(-1)).to(self._device),
             mask=torch.from_numpy(mask[:, :, None]).to(self._device),
-            requests=len(pieces),
+            requests=len(group),
         )
 
     def _probe_tiles(self) -> tuple[int, ...]:

@@ -29,6 +29,7 @@ from engine.kernels.cpu.weights import (
 from engine.model.decoder import usable_cores
 from engine.model.rope import rotary_angles
 from engine.model.rows import StepRows
+from engine.model.statistics import RawStatistics
 
 BACKEND = "blocks"
 
@@ -57,22 +58,23 @@ class BlockDecoder:
         *,
         threads: int | None = None,
         kv_tokens: int = 16384,
+        rope_scaling_factor: float = 1.0,
         instruction_set: str | None = None,
     ) -> BlockDecoder:
         """Load a `.dfm`, its checksum verified, and set the process's torch thread count.
 
         `threads` defaults to one per core this process may use; `kv_tokens` is the least capacity
-        of the storage; `instruction_set` is for tests: see `open_runtime`. Raises
-        InvalidModelFile, UnsupportedModel.
+        of the storage; positions are multiplied by `rope_scaling_factor` before they are rotated;
+        `instruction_set` is for tests: see `open_runtime`. Raises InvalidModelFile,
+        UnsupportedModel.
         """
         file = ModelFile.open(path)
         file.verify()
-        weights = _block_weights(file)
+        weights = _block_weights(file, rope_scaling_factor)
         count = threads or usable_cores()
         torch.set_num_threads(count)
         return cls(file.header, weights, open_runtime(count, instruction_set), kv_tokens, count)
 
-    @torch.inference_mode()
     def forward(self, step: StepRows) -> Tensor:
         """Write the rows' keys and values; return raw logits [Q, vocab] float32."""
         return self.forward_tapped(step, ())[0]
@@ -93,8 +95,16 @@ class BlockDecoder:
         # not through the operator: its dispatch costs a fiftieth of a small model's step
         return self.storage.forward(inputs, layers)
 
+    def statistics(self, logits: Tensor) -> list[RawStatistics]:
+        """Summarise rows of raw logits [Q, vocab] float32, in one pass over them."""
+        return [
+            # rounding may leave a certain token an entropy of -1e-17; NaN stays NaN
+            RawStatistics(int(top), log_sum_exp, max(entropy, 0.0))
+            for top, _, log_sum_exp, entropy in self.runtime.statistics(logits).tolist()
+        ]
 
-def _block_weights(file: ModelFile) -> BlockWeights:
+
+def _block_weights(file: ModelFile, rope_scaling_factor: float) -> BlockWeights:
     shape = file.header.model.architecture
     if not file.in_blocks:
         raise UnsupportedModel(
@@ -112,7 +122,7 @@ def _block_weights(file: ModelFile) -> BlockWeights:
         )
 
     embedding = matrix("embedding")
-    angles = rotary_angles(shape)
+    angles = rotary_angles(shape, rope_scaling_factor)
     return BlockWeights(
         layers=tuple(
             BlockLayer(

@@ -2,7 +2,8 @@
 
 Pre-norm layers of grouped-query attention with rotary positions and a SwiGLU block, as in Llama.
 Every row's logits are a function of its own path alone, bit for bit: see `engine.kernels.tiles`
-for the projections and `engine.model.attention` for the keys. What lies between is row-wise.
+for the projections on the CPU, `engine.model.attention` for the keys there, and
+`engine.kernels.triton` for the GPU. What lies between is row-wise.
 
 Dims: R rows padded to row tiles, Q wanted rows, H heads, G kv heads, D head dim.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,23 +21,27 @@ from torch.nn import functional
 from engine.cache.storage import KvStorage
 from engine.dfm.container import ModelFile
 from engine.dfm.header import Architecture, Header
-from engine.kernels.linear import Linear, open_backend
+from engine.kernels.linear import TRITON_BACKENDS, Linear, open_backend
 from engine.kernels.tiles import cover
-from engine.model.attention import Attention, Bucket
+from engine.model.operations import open_operations
 from engine.model.rope import RotaryTable
 from engine.model.rows import StepRows
+from engine.model.statistics import RawStatistics
 from engine.model.weights import Weights, load_weights
-
-# below this many elements torch runs an operation on one thread; above it, it may end a thread's
-# share in the middle of a vector, where exp is computed by other code
-_SERIAL_ELEMENTS = 32_768
 
 
 class Decoder:
     """A loaded model and its key-value storage. Not thread-safe."""
 
     def __init__(
-        self, header: Header, weights: Weights, storage: KvStorage, backend: str, threads: int
+        self,
+        header: Header,
+        weights: Weights,
+        storage: KvStorage,
+        rotary: RotaryTable,
+        *,
+        backend: str,
+        threads: int,
     ) -> None:
         self.header = header
         self.info: Architecture = header.model.architecture
@@ -45,10 +51,15 @@ class Decoder:
         self.threads = threads
         self._weights = weights
         self._device = weights.embedding.device
-        self._rotary = RotaryTable(self.info, self._device)
-        self._attention = Attention(self.info, storage.null_slot, self._device)
+        self._rotary = rotary
+        self._operations = open_operations(
+            self.info,
+            storage.null_slot,
+            self._device,
+            triton=self._device.type == "cuda" or backend in TRITON_BACKENDS,
+        )
         self.row_tiles = weights.row_tiles
-        self.batch_invariant = self._attention.batch_invariant
+        self.batch_invariant = self._operations.batch_invariant
 
     @classmethod
     def load(
@@ -59,13 +70,15 @@ class Decoder:
         device: str = "cpu",
         threads: int | None = None,
         kv_tokens: int = 16384,
+        rope_scaling_factor: float = 1.0,
     ) -> Decoder:
         """Load a `.dfm`, its checksum verified, and set the process's torch thread count.
 
         `threads` defaults to one per core this process may use; `kv_tokens` is the capacity of
-        the storage. Raises InvalidModelFile, UnsupportedModel.
+        the storage; positions are multiplied by `rope_scaling_factor` before they are rotated.
+        Raises InvalidModelFile, UnsupportedModel.
         """
-        opened = open_backend(backend)
+        opened = open_backend(backend, device)
         file = ModelFile.open(path)
         file.verify()
         count = threads or usable_cores()
@@ -74,9 +87,11 @@ class Decoder:
         with torch.inference_mode():
             weights = load_weights(file, opened, torch.device(device))
         # only now, when the tensors have borne out the sizes that it takes
-        storage = KvStorage(shape.layers, kv_tokens, shape.kv_heads, shape.head_dim, device)
+        sizes = (shape.layers, kv_tokens, shape.kv_heads, shape.head_dim)
+        storage = KvStorage(*sizes, device=device, dtype=opened.kept)
         with torch.inference_mode():
-            return cls(file.header, weights, storage, opened.name, count)
+            rotary = RotaryTable(shape, torch.device(device), rope_scaling_factor)
+            return cls(file.header, weights, storage, rotary, backend=opened.name, threads=count)
 
     @property
     def device(self) -> str:
@@ -85,8 +100,10 @@ class Decoder:
 
     @property
     def instruction_set(self) -> str:
-        """The vector instructions torch uses; part of what a result depends on."""
-        return torch.backends.cpu.get_cpu_capability() if self._device.type == "cpu" else "CUDA"
+        """The vector instructions torch uses, or the GPU's; part of what a result depends on."""
+        if self._device.type == "cpu":
+            return torch.backends.cpu.get_cpu_capability()
+        return "sm_{}{}".format(*torch.cuda.get_device_capability(self._device))
 
     @torch.inference_mode()
     def forward(self, step: StepRows) -> Tensor:
@@ -96,30 +113,32 @@ class Decoder:
         padding = sum(tiles) - rows
         slots = step.slots.to(self._device)
         rotation = self._rotary.at(self._padded(step.positions, padding))
-        buckets = self._attention.plan(step)
+        operations = self._operations
+        plan = operations.plan(step)
         hidden = self._weights.embedding.index_select(0, self._padded(step.token_ids, padding))
+        hidden = hidden.float()
         mixed = hidden.new_zeros(rows + padding, self.info.heads * self.info.head_dim)
         for index, layer in enumerate(self._weights.layers):
-            normed = self._norm(hidden, layer.attention_norm)
+            normed = operations.norm(hidden, layer.attention_norm)
             rotated = rotation.apply(_project(layer.qkv, normed, tiles))
-            self._attend(index, rotated, slots, buckets, mixed)
+            self._attend(index, rotated, slots, plan, mixed)
             hidden.add_(_project(layer.output, mixed, tiles))
-            normed = self._norm(hidden, layer.mlp_norm)
-            gate, up = _project(layer.gate_up, normed, tiles).view(len(hidden), 2, -1).unbind(1)
-            _silu_(gate)
-            hidden.add_(_project(layer.down, gate * up, tiles))
+            normed = operations.norm(hidden, layer.mlp_norm)
+            inner = operations.gate(_project(layer.gate_up, normed, tiles))
+            hidden.add_(_project(layer.down, inner, tiles))
         return self._logits(hidden, step.logit_rows.to(self._device))
 
-    def _attend(
-        self, layer: int, rotated: Tensor, slots: Tensor, buckets: tuple[Bucket, ...], mixed: Tensor
-    ) -> None:
+    def statistics(self, logits: Tensor) -> list[RawStatistics]:
+        """Summarise rows of raw logits [Q, vocab] float32, on the decoder's device."""
+        return self._operations.statistics(logits)
+
+    def _attend(self, layer: int, rotated: Tensor, slots: Tensor, plan: Any, mixed: Tensor) -> None:
         """Store the rows' keys and values of `rotated` [R, H + 2G, D], then fill `mixed`."""
         heads = self.info.heads
         pairs = rotated[: slots.shape[0], heads:]
         self.storage.write(layer, slots, pairs.view(-1, 2, self.info.kv_heads, self.info.head_dim))
         queries = rotated[:, :heads].flatten(1)
-        for bucket in buckets:
-            self._attention.attend(bucket, self.storage.layer(layer), queries, mixed)
+        self._operations.attend(plan, self.storage.layer(layer), queries, mixed)
 
     def _logits(self, hidden: Tensor, wanted: Tensor) -> Tensor:
         head = self._weights.head
@@ -128,14 +147,8 @@ class Decoder:
             return hidden.new_empty(0, self.info.vocab_size)
         tiles = cover(count, head.row_tiles)
         chosen = hidden.index_select(0, self._padded(wanted, sum(tiles) - count))
-        normed = self._norm(chosen, self._weights.final_norm)
+        normed = self._operations.norm(chosen, self._weights.final_norm)
         return _project(head, normed, tiles)[:count]
-
-    def _norm(self, rows: Tensor, weight: Tensor) -> Tensor:
-        # functional.rms_norm in half as many operations
-        length: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        square = length.square_().mul_(1 / self.info.hidden).add_(self.info.norm_epsilon)
-        return (rows * square.rsqrt_()).mul_(weight)
 
     def _padded(self, values: Tensor, padding: int) -> Tensor:
         return functional.pad(values, (0, padding)).to(self._device)
@@ -151,12 +164,3 @@ def _project(linear: Linear, rows: Tensor, tiles: tuple[int, ...]) -> Tensor:
     if len(tiles) == 1:
         return linear.compute(rows)
     return torch.cat([linear.compute(tile) for tile in torch.split(rows, list(tiles))])
-
-
-def _silu_(gate: Tensor) -> None:
-    """Apply SiLU in place to [R, N], in pieces that each run on one thread."""
-    if gate.numel() < _SERIAL_ELEMENTS:
-        functional.silu(gate, inplace=True)
-        return
-    for piece in torch.split(gate, max(1, (_SERIAL_ELEMENTS - 1) // gate.shape[1])):
-        functional.silu(piece, inplace=True)

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from engine.model.rows import StepRows
+
 TILE = 64
 
 Slots = npt.NDArray[np.int64]
@@ -31,6 +33,28 @@ class KeyLayout:
     shared: int
     begins: Slots  # [n]
     ends: Slots  # [n]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A few rows of one request that are attended together."""
+
+    first_row: int  # in the step
+    rows: int
+    layout: KeyLayout
+
+
+def pieces(step: StepRows, rows_max: int, null_slot: int) -> list[Piece]:
+    """Cut a step into pieces of at most `rows_max` rows, in row order."""
+    found = []
+    first_row = 0
+    for segment in step.segments:
+        committed, tails = segment.committed.numpy(), segment.tail.numpy()
+        for start in range(0, len(tails), rows_max):
+            tail = tails[start : start + rows_max]
+            found.append(Piece(first_row, len(tail), lay_out(committed, tail, null_slot)))
+            first_row += len(tail)
+    return found
 
 
 def lay_out(committed: Slots, tail: Slots, null_slot: int) -> KeyLayout:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from engine.dfm.container import ModelFile
-from engine.errors import UnsupportedModel
+from engine.dfm.header import read_header
+from engine.errors import InvalidConfig, UnsupportedModel
 from engine.kernels.cpu.library import open_library
 from engine.model import block_decoder
 from engine.model.block_decoder import BlockDecoder
@@ -23,24 +26,37 @@ def load_decoder(
     device: str = "cpu",
     threads: int | None = None,
     kv_tokens: int = 16384,
+    rope_scaling_factor: float = 1.0,
 ) -> AnyDecoder:
     """Load a `.dfm` for a backend: see the decoders' own `load`.
 
     `auto` is `blocks` for weights in blocks where the native kernels run, `fp32` for everything
-    else. Raises InvalidModelFile, UnsupportedModel.
+    else on the CPU; on a GPU it is what the file's weights are: `int4`, `int8` or `bf16`. Raises
+    InvalidModelFile, UnsupportedModel, InvalidConfig.
     """
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise InvalidConfig(f"device {device!r}: torch finds no CUDA device here")
     if backend == AUTO:
         backend = _fastest(path, device)
     if backend != block_decoder.BACKEND:
         return Decoder.load(
-            path, backend=backend, device=device, threads=threads, kv_tokens=kv_tokens
+            path,
+            backend=backend,
+            device=device,
+            threads=threads,
+            kv_tokens=kv_tokens,
+            rope_scaling_factor=rope_scaling_factor,
         )
     if device != "cpu":
         raise UnsupportedModel(f"backend {backend!r} computes on the CPU, not on {device}")
-    return BlockDecoder.load(path, threads=threads, kv_tokens=kv_tokens)
+    return BlockDecoder.load(
+        path, threads=threads, kv_tokens=kv_tokens, rope_scaling_factor=rope_scaling_factor
+    )
 
 
 def _fastest(path: Path | str, device: str) -> str:
+    if device.startswith("cuda"):
+        return {"q4": "int4", "q8": "int8"}.get(read_header(Path(path)).model.quantisation, "bf16")
     # without the native kernels the twin of `blocks` would compute: exact, but slower than fp32
-    native = device == "cpu" and ModelFile.open(path).in_blocks and open_library() is not None
+    native = ModelFile.open(path).in_blocks and open_library() is not None
     return block_decoder.BACKEND if native else "fp32"

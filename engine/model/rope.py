@@ -36,8 +36,10 @@ class Rotation:
 class RotaryTable:
     """Cosines and sines of every position of the context, [C, D] each."""
 
-    def __init__(self, architecture: Architecture, device: torch.device) -> None:
-        angles = rotary_angles(architecture)
+    def __init__(
+        self, architecture: Architecture, device: torch.device, scaling_factor: float = 1.0
+    ) -> None:
+        angles = rotary_angles(architecture, scaling_factor)
         self._cos = angles.cos().float().repeat(1, 2).to(device)
         sin = angles.sin().float()
         self._sin = torch.cat([-sin, sin], dim=1).to(device)
@@ -58,9 +60,10 @@ class RotaryTable:
         return Rotation(cos, sin)
 
 
-def rotary_angles(architecture: Architecture) -> Tensor:
+def rotary_angles(architecture: Architecture, scaling_factor: float = 1.0) -> Tensor:
     """Return the angle of every position of the context and pair of dims, [C, D / 2] float64.
 
+    Positions are multiplied by `scaling_factor`, on top of what the model's own profile does.
     Double precision: a float32 angle is off by 1e-4 at the end of a long context.
     """
     rope, dim = architecture.rope, architecture.head_dim
@@ -69,4 +72,4 @@ def rotary_angles(architecture: Architecture) -> Tensor:
     if rope.frequency_factors is not None:
         frequencies /= torch.tensor(rope.frequency_factors, dtype=torch.float64)
     positions = torch.arange(architecture.context_length, dtype=torch.float64)
-    return torch.outer(positions / rope.scaling_factor, frequencies)
+    return torch.outer(positions * scaling_factor / rope.scaling_factor, frequencies)

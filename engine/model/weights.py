@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.dfm.blocks import GROUP
 from engine.dfm.container import ModelFile
 from engine.errors import InvalidModelFile
 from engine.kernels.linear import Linear, LinearBackend
@@ -28,7 +29,7 @@ class LayerWeights:
 class Weights:
     """The whole model."""
 
-    embedding: Tensor  # [vocab, hidden]
+    embedding: Tensor  # [vocab, hidden], in the backend's `kept` precision
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor  # [hidden]
     head: Linear
@@ -64,15 +65,23 @@ def load_weights(file: ModelFile, backend: LinearBackend, device: torch.device) 
             )
         return torch.from_numpy(values).to(device)
 
-    def linear(name: str, outputs: int, inputs: int) -> Linear:
-        has_bias = f"{name}.bias" in file.header.tensors
-        return backend.prepare(
-            tensor(f"{name}.weight", outputs, inputs),
-            tensor(f"{name}.bias", outputs) if has_bias else None,
-        )
+    def linear(name: str, outputs: int, inputs: int, known: Tensor | None = None) -> Linear:
+        """Prepare one projection; its values are `known` where they were read already."""
+        bias = f"{name}.bias"
+        offset = tensor(bias, outputs) if bias in file.header.tensors else None
+        name = f"{name}.weight"
+        prepared = None
+        if file.has_blocks(name):
+            blocks = file.blocks(name)
+            if (len(blocks), blocks.shape[1] * GROUP) == (outputs, inputs):
+                prepared = backend.prepare_blocks(blocks, offset, device)
+        if prepared is None:
+            values = tensor(name, outputs, inputs) if known is None else known
+            prepared = backend.prepare(values, offset)
+        return prepared
 
     vocabulary = (architecture.vocab_size, hidden)
-    embedding = tensor("embedding.weight", *vocabulary)
+    embedding = tensor("embedding.weight", *vocabulary).to(backend.kept)
     return Weights(
         embedding=embedding,
         layers=tuple(
@@ -90,7 +99,7 @@ def load_weights(file: ModelFile, backend: LinearBackend, device: torch.device) 
         ),
         final_norm=tensor("final_norm.weight", hidden),
         head=(
-            backend.prepare(embedding, None)
+            linear("embedding", *vocabulary, known=embedding)
             if architecture.tied_embeddings
             else linear("head", *vocabulary)
         ),

@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from engine.config import ROLLBACK_POLICIES, EngineConfig
+from engine.config import (
+    DEGRADE_POLICIES,
+    FLASH_ATTENTION_PLACES,
+    ROLLBACK_POLICIES,
+    EngineConfig,
+)
 from engine.errors import InvalidConfig, InvalidRequest, PromptTooLong
 from engine.requests import DRAFT_SCOPES, GenerationRequest, SamplingParams
 
@@ -79,11 +84,42 @@ def check_config(config: EngineConfig, context_length: int) -> None:
         raise InvalidConfig("max_waiting and draft_cache_tokens must not be negative")
     if not config.entropy_threshold >= 0.0:
         raise InvalidConfig("entropy_threshold must be a number of nats, 0 or more")
-    if config.rollback not in ROLLBACK_POLICIES:
-        raise InvalidConfig(f"rollback must be one of {', '.join(ROLLBACK_POLICIES)}")
+    for name, allowed in (
+        ("rollback", ROLLBACK_POLICIES),
+        ("degrade_policy", DEGRADE_POLICIES),
+        ("use_flash_attn2", (None, *FLASH_ATTENTION_PLACES)),
+    ):
+        if getattr(config, name) not in allowed:
+            raise InvalidConfig(f"{name} must be one of {', '.join(filter(None, allowed))}")
+    if not (math.isfinite(config.rope_scaling_factor) and config.rope_scaling_factor > 0.0):
+        raise InvalidConfig("rope_scaling_factor must be a finite number above 0")
+    _check_for_model(config)
     longest = config.longest_token_length
     if longest is not None and (longest < context_length or longest & (longest - 1)):
         raise InvalidConfig(
             f"longest_token_length must be a power of two of at least {context_length}, "
             "the model's context"
         )
+
+
+def _check_for_model(config: EngineConfig) -> None:
+    """Refuse what no model that this engine computes can make use of."""
+    if config.expert_cache_size < 0:
+        raise InvalidConfig("expert_cache_size must not be negative")
+    if config.expert_cache_size > 0:
+        raise InvalidConfig(
+            "expert_cache_size has no effect on this model: it is dense, there are no experts to"
+            " keep; leave it at 0"
+        )
+    if config.use_flash_attn2 == "draft":
+        raise InvalidConfig(
+            "the draft layer never uses flash attention: it attends with an arbitrary mask over a"
+            " few slots, which flash attention cannot take and which plain attention does faster"
+        )
+    if config.use_flash_attn2 is not None:
+        why = (
+            "it is a CUDA kernel, and this engine computes on the CPU"
+            if config.device == "cpu"
+            else "it takes half precision, and this engine computes in single precision there"
+        )
+        raise InvalidConfig(f"the verifier cannot use flash attention here: {why}")

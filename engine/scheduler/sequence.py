@@ -29,7 +29,7 @@ class Sequence:
     computed: int = 0  # leading tokens whose keys lie in the table
     computed_once: int = 0  # the most that `computed` ever was; below it, rows are recomputation
     found: int = 0  # prompt tokens that it never computed: their keys were in the prefix cache
-    drafted_at: int = -1  # step of the last drafted verification, for fairness
+    drafted_at: int = -1  # step that last asked for a draft, for fairness
     held_at: int = -1  # length of the text when it last let another go ahead
 
     def __post_init__(self) -> None:

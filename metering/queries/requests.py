@@ -44,6 +44,7 @@ class RequestRow(msgspec.Struct, frozen=True):
     test_mode: bool
     started_at_us: int
     ended_at_us: int | None
+    project_id: str | None
 
 
 class RequestPosition(msgspec.Struct, frozen=True):

@@ -14,7 +14,15 @@ from api.app import create_app
 from api.roles import Scope
 from api.settings import Settings
 
-PUBLIC = {"/health", "/ready", "/metrics", "/receipt-keys", "/problems", "/problems/{code}"}
+PUBLIC = {
+    "/events",
+    "/health",
+    "/ready",
+    "/metrics",
+    "/receipt-keys",
+    "/problems",
+    "/problems/{code}",
+}
 ELSEWHERE = ("/docs", "/dashboard")  # open documentation; pages with a door of their own
 
 

@@ -14,6 +14,8 @@ from litestar.testing import TestClient
 from sqlalchemy import Engine
 
 from api.roles import Role
+from billing import budgets
+from billing.ledger import grants, terms
 from metering import clock
 from metering import requests as usage_requests
 from metering.database import transaction
@@ -124,3 +126,18 @@ def test_an_address_that_makes_no_sense_is_refused_on_a_page(
     assert answer.status_code == status
     assert answer.headers["content-type"].startswith("text/html")
     assert "Traceback" not in answer.text
+
+
+def test_a_tenant_sees_its_budgets_and_grants_where_it_has_any(
+    world: World, client: TestClient[Litestar]
+) -> None:
+    sign_in(client, world.house.finance)
+    assert 'id="budgets"' not in client.get("/dashboard/overview").text
+    with transaction(world.database) as connection:
+        tenant_id = world.house.tenant_id
+        budgets.define(connection, tenant_id, limit_nano=7 * 10**9, period="month", hard=True)
+        grants.issue(connection, tenant_id, 10**9, "welcome", promotional=True, expires_at_us=2**51)
+        terms.change(connection, tenant_id, receivable_limit_nano=9 * 10**9)
+    shown = client.get("/dashboard/overview").text
+    for text in ('id="budgets"', "Hard, per month", "welcome", "promotional", "Postpaid"):
+        assert text in shown

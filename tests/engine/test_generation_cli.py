@@ -130,3 +130,38 @@ def test_a_bench_refuses_what_it_does_not_know(
     result = run(home, bench, *arguments)
     assert result.exit_code == 2
     assert complaint in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--expert-cache-size", 1024], "dense"),
+        (["--use-flash-attn2"], "CUDA kernel"),
+        (["--use-flash-attn2=draft"], "draft layer never"),
+        (["--longest-token-length", 256], "at least 512"),
+    ],
+)
+def test_parameters_that_this_model_cannot_honour_are_refused(
+    home: Path, arguments: list[object], why: str
+) -> None:
+    result = run(home, generate, "--prompt", "the", *arguments)
+    assert result.exit_code != 0
+    assert why in str(result.exception)
+
+
+def test_a_profile_and_scaled_positions_are_taken_from_the_command_line(
+    home: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "bench.json"
+    result = run(
+        home,
+        *(bench, "--profile", "default", "--verifier-batch-size", 2, "--degrade-policy", "never"),
+        *("--rope-scaling-factor", 2.0, "--concurrency", 1, "--duration", 0),
+        *("--max-new-tokens", 4, "--json", output),
+    )
+    assert result.exit_code == 0, result.output
+    document = json.loads(output.read_text())
+    config = document["config"]
+    assert (config["draft_block_size"], config["verifier_batch_size"]) == (4, 2)
+    assert config["degrade_policy"] == "never"
+    assert document["engine"]["rope_scaling_factor"] == 2.0

@@ -19,11 +19,16 @@ from sqlalchemy import Connection, Engine, MetaData, inspect, text
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.schema import DropTable
 
+import api.limit_tables
 import api.tables
+import api.webhook_tables
+import billing.credit_tables
+import billing.retention_tables
 import billing.tables
+import metering.ingest_tables
 import metering.tables
 from api import migrate
-from billing import triggers
+from billing import credit_triggers, triggers
 from metering.database import open_database, snapshot, transaction
 
 TENANT = "INSERT INTO tenants VALUES ('t', 'T', 'EUR', 'UTC', false, 'now', false, 1)"
@@ -100,6 +105,8 @@ def test_a_migrated_schema_equals_one_made_from_the_tables(blank_database_url: s
         for package in (metering, billing, api):
             package.tables.metadata.create_all(connection)
         triggers.install(connection)
+        for statement in credit_triggers.create(connection.dialect.name):
+            connection.exec_driver_sql(statement)
         declared, refusals = schema_of(connection), triggers_of(connection)
         for table in reversed(declared_tables().sorted_tables):
             connection.execute(DropTable(table))

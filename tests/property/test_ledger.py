@@ -8,6 +8,7 @@ books reconcile.
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -36,29 +37,38 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import Connection, Engine, Subquery, func, select
 
-from billing import review
+from billing import budgets, credit_checks, outside, refunds, review
+from billing.credit_tables import budget_windows
+from billing.credit_tables import budgets as budget_tables
 from billing.errors import (
+    BudgetExhausted,
     CostCeilingTooLow,
     HoldConflict,
     InsufficientCredit,
+    NothingToReverse,
     ReviewConflict,
     TransferConflict,
 )
 from billing.gate import HoldGate
-from billing.ledger import credits, holds
+from billing.ledger import credits, grants, holds, terms
 from billing.rating import rate
+from billing.receipt_documents import iso
 from billing.reconciliation import reconcile
 from billing.review import ReviewState
 from billing.review_items import items
 from billing.settlement import Settlement
 from billing.signing import Signer
-from billing.tables import adjustments, receipts
+from billing.tables import accounts, adjustments, receipts, transfers
+from billing.tables import holds as holds_table
 from metering import clock
 from metering import requests as usage
 from metering.database import open_database, snapshot, transaction
 from metering.events import EndedBy, RequestStatus, RequestSummary, UnitSummary
+from metering.ingestion import envelopes, intake
+from metering.ingestion.envelopes import OutsideEvent
+from metering.ingestion.intake import Result
 from metering.requests import AdmittedRequest
 
 TERMS = tariff(
@@ -107,6 +117,28 @@ ends = st.fixed_dictionaries(
 )
 
 
+def reported(tenant_id: str, number: int, late_us: int) -> bytes:
+    """An outside event, as its engine sends it."""
+    return json.dumps(
+        {
+            "specversion": "1.0",
+            "id": f"event-{number}",
+            "source": "vllm",
+            "type": "dev.dflash.usage.reported.v1",
+            "subject": tenant_id,
+            "time": iso(STARTED_US - late_us),
+            "data": {"model": "other", "input_tokens": 7, "output_tokens": 9},
+        }
+    ).encode()
+
+
+def hard_windows() -> Subquery:
+    """Every window of every hard budget."""
+    columns = (budget_windows.c.reserved_nano, budget_tables.c.limit_nano)
+    joined = select(*columns).join(budget_tables, budget_tables.c.id == budget_windows.c.budget_id)
+    return joined.where(budget_tables.c.kind == "hard").subquery()
+
+
 class Crash(Exception):
     """The process dies before its commit."""
 
@@ -126,6 +158,8 @@ class Money(RuleBasedStateMachine):
         self.url = type(self).new_database()
         self.database: Engine = open_database(self.url)
         self.gate = HoldGate(lookahead_tokens=8)
+        self.lots: list[tuple[str, str]] = []
+        self.reported: dict[tuple[str, int], int] = {}
         self.grants: dict[tuple[str, str], int] = {}
         self.admitted: dict[str, AdmittedRequest] = {}
         self.running: dict[str, tuple[UnitSummary, ...]] = {}  # with the text committed so far
@@ -179,6 +213,103 @@ class Money(RuleBasedStateMachine):
                 if not crashes:
                     self.grants[tenant, cause] = amount
 
+    @rule(
+        tenant=st.sampled_from(TENANTS),
+        amount=st.sampled_from([1, 1_000, 300_000, 5_000_000]),
+        promotional=st.booleans(),
+        priority=st.sampled_from([1, 100, 500]),
+        lasts_us=st.sampled_from([None, HOLD_US // 2, HOLD_US, 3 * HOLD_US]),
+        begins_us=st.sampled_from([0, 0, 0, HOLD_US]),
+        crashes=sometimes,
+    )
+    def issue(
+        self,
+        *,
+        tenant: str,
+        amount: int,
+        promotional: bool,
+        priority: int,
+        lasts_us: int | None,
+        begins_us: int,
+        crashes: bool,
+    ) -> None:
+        cause = f"lot-{next(self.numbers)}"
+        starts = self.now_us + begins_us
+        with self.committing(crashes) as connection:
+            for first in (True, False):
+                issued = grants.issue(
+                    connection,
+                    tenant,
+                    amount,
+                    cause,
+                    promotional=promotional,
+                    priority=priority,
+                    effective_from_us=starts,
+                    expires_at_us=None if lasts_us is None else starts + lasts_us,
+                )
+                assert issued is first
+        if not crashes:
+            self.grants[tenant, cause] = amount
+            self.lots.append((tenant, cause))
+
+    @precondition(lambda self: self.lots)
+    @rule(data=st.data(), crashes=sometimes)
+    def reverse_a_lot(self, data: st.DataObject, crashes: bool) -> None:
+        tenant, cause = data.draw(st.sampled_from(self.lots))
+        with suppress(NothingToReverse), self.committing(crashes) as connection:
+            grants.reverse(connection, tenant, cause)
+
+    @rule(tenant=st.sampled_from(TENANTS), limit=st.sampled_from([0, 400_000, 10**7, 10**9]))
+    def change_terms(self, tenant: str, limit: int) -> None:
+        with transaction(self.database) as connection:
+            terms.change(
+                connection, tenant, receivable_limit_nano=limit, alert_below_nano=1_000_000
+            )
+
+    @rule(
+        tenant=st.sampled_from(TENANTS),
+        limit=st.sampled_from([0, 500_000, 2_000_000, 10**9]),
+        hard=st.booleans(),
+        period=st.sampled_from(["day", "ever"]),
+    )
+    def budget(self, tenant: str, limit: int, hard: bool, period: str) -> None:
+        with transaction(self.database) as connection:
+            for open_one in budgets.standings(connection, tenant, self.now_us)[1:]:
+                budgets.close(connection, tenant, open_one.budget.id)
+            budgets.define(connection, tenant, limit_nano=limit, hard=hard, period=period)
+
+    @precondition(lambda self: self.ended)
+    @rule(
+        data=st.data(),
+        amount=st.sampled_from([None, 1, 100_000]),
+        reference=st.sampled_from("xy"),
+        crashes=sometimes,
+    )
+    def correct(
+        self, data: st.DataObject, amount: int | None, reference: str, crashes: bool
+    ) -> None:
+        request_id = data.draw(st.sampled_from(sorted(self.ended)))
+        with suppress(NothingToReverse), self.committing(crashes) as connection:
+            terms_of_it = {
+                "tenant_id": self.admitted[request_id].tenant_id,
+                "request_id": request_id,
+                "amount_nano": amount,
+                "reference": reference,
+                "reason": "counted twice",
+            }
+            refunds.correct(connection, self.signer, **terms_of_it)
+            assert refunds.correct(connection, self.signer, **terms_of_it) == 0
+
+    @rule(tenant=st.sampled_from(TENANTS), number=st.integers(0, 3), late_us=st.integers(0, 99))
+    def report(self, tenant: str, number: int, late_us: int) -> None:
+        """Another engine reports usage, again and again, and it is rated once."""
+        raw = reported(tenant, number, self.reported.setdefault((tenant, number), late_us))
+        read = envelopes.read(raw, source="vllm", tenant_ids=frozenset(TENANTS), now_us=self.now_us)
+        assert isinstance(read, OutsideEvent)
+        (answer,) = intake.take(self.database, "mkey_1", [read])
+        assert answer.result in {Result.ACCEPTED, Result.DUPLICATE}
+        outside.settle_waiting(self.database, self.settlement)
+
     @rule(tenant=st.sampled_from(TENANTS), order=orders, crashes=sometimes)
     def admit(self, tenant: str, order: dict[str, Any], crashes: bool) -> None:
         self.start(tenant, order, crashes)
@@ -192,7 +323,7 @@ class Money(RuleBasedStateMachine):
                 self.gate.admit(connection, request, expires_at_us=self.now_us + HOLD_US)
                 if crashes:
                     raise Crash
-        except (InsufficientCredit, CostCeilingTooLow, Crash):
+        except (InsufficientCredit, BudgetExhausted, CostCeilingTooLow, Crash):
             return None
         self.admitted[request_id] = request
         self.running[request_id] = ()
@@ -293,7 +424,12 @@ class Money(RuleBasedStateMachine):
         self.now_us += elapsed_us
         with transaction(self.database) as connection:
             holds.expire(connection, self.now_us)
+            grants.expire(connection, self.now_us)
             review.lapse(connection, self.now_us, self.signer)
+            outlived = select(holds_table.c.request_id).where(
+                holds_table.c.state == "pending", holds_table.c.expires_at_us <= self.now_us
+            )
+            assert connection.execute(outlived).all() == []
 
     @precondition(lambda self: self.ended)
     @rule(data=st.data(), reviewer=st.sampled_from(REVIEWERS))
@@ -356,6 +492,9 @@ class Money(RuleBasedStateMachine):
                 assert self.resolved.get(request_id, state) == state
                 if state != "pending":
                     self.resolved[request_id] = state
+            assert list(credit_checks.check(connection)) == []
+            for window in connection.execute(select(hard_windows())):
+                assert window.reserved_nano <= window.limit_nano
             for request_id in self.ended:
                 assert self.resolved.get(request_id) is not None
 
@@ -373,9 +512,17 @@ class Money(RuleBasedStateMachine):
                 (adjustments.c.amount_nano, adjustments.c.tenant_id),
             )
         )
+        gone = connection.scalar(
+            select(func.coalesce(func.sum(transfers.c.amount_nano), 0))
+            .join(accounts, accounts.c.id == transfers.c.debit_account_id)
+            .where(accounts.c.tenant_id == tenant_id)
+            .where(transfers.c.kind.in_(["expiry", "reversal"]))
+        )
         kinds = balances(connection, tenant_id)
-        had = kinds.get("tenant_credit", 0) + kinds.get("holds", 0)
-        assert granted == had + paid + adjusted
+        # What is owed is a receivable: its balance is below zero.
+        means = ("tenant_credit", "promotional", "holds", "receivable")
+        had = sum(kinds.get(kind, 0) for kind in means)
+        assert granted - int(gone) == had + paid + adjusted
 
     def summarise(self, request_id: str, text: tuple[UnitSummary, ...]) -> RequestSummary:
         request = self.admitted[request_id]
@@ -430,10 +577,10 @@ def test_money_is_conserved_whatever_happens_on_sqlite(
     def drop_database(url: str) -> None:
         Path(url.removeprefix("sqlite:///")).unlink()
 
-    drive(new_database, drop_database, tmp_path, examples=30)
+    drive(new_database, drop_database, tmp_path, examples=18)
 
 
 def test_money_is_conserved_whatever_happens_on_postgresql(
     postgres_server: Any, tmp_path: Path
 ) -> None:
-    drive(lambda: postgres_server.create(tables=True), postgres_server.drop, tmp_path, examples=20)
+    drive(lambda: postgres_server.create(tables=True), postgres_server.drop, tmp_path, examples=10)

@@ -6,7 +6,7 @@ see bitwise the same logits and emit the same tokens, as far as it gets.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from types import SimpleNamespace
@@ -71,14 +71,18 @@ class Heard:
 class FixedCost(StepCost):
     """Learns nothing, so that the trees a test sees don't depend on how fast the machine is."""
 
-    def observe(self, rows: int, time: float) -> None:
+    def observe(self, rows: int, time_ms: float) -> None:
         """Keep the prior."""
 
 
 class NoCost(FixedCost):
     """Thinks every row worth its while, so that unlikely nodes are tried too."""
 
-    def least_probability(self, rows: int, tokens: float) -> float:
+    def nodes_worth(self, rows: int, tokens: float, probabilities: Sequence[float]) -> int:
+        """All of them are."""
+        return len(probabilities)
+
+    def least_probability(self, rows: int, tokens: float, most: int) -> float:
         """Nothing is too unlikely."""
         return 0.0
 
@@ -86,7 +90,7 @@ class NoCost(FixedCost):
 def narrowed(decoder: object, slots: int) -> object:
     """The same decoder with fewer slots, so that pages become scarce."""
     storage = SimpleNamespace(slots=slots, move=decoder.storage.move)
-    return SimpleNamespace(storage=storage, forward=decoder.forward)
+    return SimpleNamespace(storage=storage, forward=decoder.forward, statistics=decoder.statistics)
 
 
 def loop_on(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.model.rows import StepRows
+from engine.model.statistics import RawStatistics, raw_statistics
 
 VOCAB = 24
 EOS = 0
@@ -49,6 +50,9 @@ class ToyDecoder:
         self.storage = ToyStorage(slots)
         self.rows_of_steps: list[int] = []
         self.fail_next: Exception | None = None
+
+    def statistics(self, logits: Tensor) -> list[RawStatistics]:
+        return raw_statistics(logits.numpy())
 
     def forward(self, step: StepRows) -> Tensor:
         if self.fail_next:

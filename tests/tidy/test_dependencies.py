@@ -20,7 +20,7 @@ LISTED = {
 def pins() -> dict[str, str]:
     project = tomllib.loads(text(Path("pyproject.toml")))["project"]
     lines = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    found = [re.fullmatch(r"([\w.-]+)(?:\[\w+\])?==(\S+)", line) for line in lines]
+    found = [re.fullmatch(r"([\w.-]+)(?:\[\w+\])?==([^\s;]+)(?:; .+)?", line) for line in lines]
     return {match[1]: match[2] for match in found if match}
 
 

@@ -34,6 +34,7 @@ DISTRIBUTIONS_BY_IMPORT = {
     "pydantic": "pydantic-settings",  # which is built on it and pins it
     "pydantic_settings": "pydantic-settings",
     "pynvml": "nvidia-ml-py",
+    "triton": "torch",  # whose CUDA build brings it
     "tree_sitter": "tree-sitter",
     "tree_sitter_python": "tree-sitter-python",
     "uuid_utils": "uuid-utils",
@@ -88,7 +89,8 @@ def test_only_the_settings_read_the_environment() -> None:
 
 def test_tables_stand_in_the_tables_modules() -> None:
     defining = {str(path) for path in modules() if re.search(r"(?m)^\w+ = Table\($", text(path))}
-    assert defining == {"api/tables.py", "billing/tables.py", "metering/tables.py"}
+    assert {"api/tables.py", "billing/tables.py", "metering/tables.py"} <= defining
+    assert [path for path in defining if not path.endswith("tables.py")] == []
 
 
 def test_every_table_has_one_owner() -> None:

@@ -7,10 +7,14 @@ multiply-add, the order of sums, and the exponential.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 LANES = 16  # a sum's partial sums, of positions equal modulo 16
+CHUNK = 4096  # logits summed as one part of a row's statistics
 
 # a float64's bits below a float32's last one, and the value of them half way between two float32
 _TAIL_BITS = (1 << 29) - 1
@@ -108,3 +112,43 @@ def rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return torch.cat(
         [fused(first, cosines, -(second * sines)), fused(second, cosines, first * sines)], dim=-1
     )
+
+
+def summarise(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Summarise rows of logits [Q, V] in chunks, each [Q, chunks].
+
+    Returns a chunk's largest logit, its sum of exp(x - largest), and that sum weighted by
+    x - largest.
+    """
+    length = logits.shape[1]
+    count = -(-length // CHUNK)
+    chunks = torch.nn.functional.pad(logits, (0, count * CHUNK - length), value=-torch.inf)
+    chunks = chunks.view(len(logits), count, CHUNK)
+    largest = chunks.amax(-1)
+    seen = torch.arange(count * CHUNK).view(count, CHUNK) < length
+    shifted = torch.where(seen, chunks, 0.0) - largest[..., None]
+    weights = torch.where(seen, exponential(shifted), 0.0)
+    lanes = torch.zeros_like(weights[..., :LANES])
+    for weight, shift in zip(
+        *(
+            values.view(*largest.shape, CHUNK // LANES, LANES).unbind(-2)
+            for values in (weights, shifted)
+        ),
+        strict=True,
+    ):
+        lanes = fused(weight, shift, lanes)
+    return largest, lane_sum(weights), lane_sum(lanes)
+
+
+def combined(
+    largest: Sequence[float], sums: Sequence[float], weighted: Sequence[float]
+) -> tuple[float, float]:
+    """Return log-sum-exp and entropy of one row from its chunks', in double precision."""
+    top, total, mean = max(largest), 0.0, 0.0
+    for peak, amount, moment in zip(largest, sums, weighted, strict=True):
+        shift = peak - top
+        factor = math.exp(shift)
+        total += factor * amount
+        mean += factor * (moment + shift * amount)
+    log_total = math.log(total)
+    return top + log_total, log_total - mean / total

@@ -21,7 +21,7 @@ from engine.errors import UnsupportedModel
 from engine.kernels.cpu.library import open_library
 from engine.kernels.cpu.runtime import NativeRuntime
 from engine.kernels.cpu.twin import TwinRuntime
-from engine.kernels.cpu.weights import RowStatistics, Runtime, StepInputs
+from engine.kernels.cpu.weights import Runtime, StepInputs
 
 _prepared: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _handles = itertools.count(1)
@@ -70,8 +70,9 @@ def _block_step(  # noqa: PLR0917 -- the operator's arguments
 
 
 def _row_statistics(runtime: int, logits: Tensor) -> tuple[Tensor, ...]:
-    statistics: RowStatistics = _prepared[runtime].statistics(logits)
-    return tuple(statistics)
+    statistics: Tensor = _prepared[runtime].statistics(logits)
+    top, largest, log_sum_exp, entropy = statistics.unbind(1)
+    return top.long(), largest.float(), log_sum_exp.clone(), entropy.clone()
 
 
 _OPERATORS: dict[str, Callable[..., object]] = {

@@ -17,13 +17,13 @@ from engine.dfm.blocks import BLOCK_BYTES
 from engine.errors import UnsupportedModel
 from engine.kernels.cpu.library import PHASES, Library
 from engine.kernels.cpu.memory import ReusedMemory
-from engine.kernels.cpu.weights import BlockMatrix, BlockWeights, RowStatistics, StepInputs
+from engine.kernels.cpu.weights import STATISTICS, BlockMatrix, BlockWeights, StepInputs
 
 PAGE_SLOTS = 16  # of native/shapes.h: a tile of keys
 
 
 class NativeRuntime:
-    """Threads that spin while there is work. One thread at a time may call in.
+    """Threads that spin for a moment between phases, then sleep. One thread at a time may call in.
 
     What is prepared keeps its runtime alive; the matrices' memory is freed with the runtime.
     """
@@ -43,17 +43,16 @@ class NativeRuntime:
         """Prepare a model with storage for at least `kv_tokens` tokens."""
         return NativeModel(self, weights, kv_tokens)
 
-    def statistics(self, logits: Tensor) -> RowStatistics:
-        """Summarise each row of logits [Q, V] float32."""
+    def statistics(self, logits: Tensor) -> Tensor:
+        """Summarise each row of logits [Q, V] float32: `STATISTICS`, [Q, 4] float64."""
         logits = logits.contiguous()
-        result = torch.empty(len(logits), 4)
+        result = torch.empty(len(logits), len(STATISTICS), dtype=torch.float64)
         self.done(
             self.library["statistics"](
                 self.handle, *logits.shape, logits.data_ptr(), result.data_ptr()
             )
         )
-        top, *others = result.unbind(1)
-        return RowStatistics(top.view(torch.int32).long(), *others)
+        return result
 
     def made(self, handle: int | None) -> int:
         """Return a handle, or raise UnsupportedModel with the library's reason."""

@@ -17,15 +17,17 @@ from torch import Tensor
 from engine.dfm.blocks import GROUP, unpack
 from engine.kernels.cpu.arithmetic import (
     LANES,
+    combined,
     exponential,
     fused,
     lane_sum,
     quantise,
     rms_norm,
     rotate,
+    summarise,
     swiglu,
 )
-from engine.kernels.cpu.weights import BlockMatrix, BlockWeights, RowStatistics, StepInputs
+from engine.kernels.cpu.weights import BlockMatrix, BlockWeights, StepInputs
 
 
 class TwinRuntime:
@@ -41,14 +43,16 @@ class TwinRuntime:
         """Prepare a model with storage for at least `kv_tokens` tokens."""
         return TwinModel(weights, kv_tokens)
 
-    def statistics(self, logits: Tensor) -> RowStatistics:
-        """Summarise each row of logits [Q, V] float32, in double precision."""
-        largest, top = logits.max(dim=1)
-        shifted = logits.double() - largest[:, None]
-        weights = shifted.exp()
-        total = weights.sum(dim=1)
-        entropy = total.log() - (weights * shifted).sum(dim=1) / total
-        return RowStatistics(top, largest, (largest + total.log()).float(), entropy.float())
+    def statistics(self, logits: Tensor) -> Tensor:
+        """Summarise each row of logits [Q, V] float32: `STATISTICS`, [Q, 4] float64."""
+        largest, sums, weighted = summarise(logits)
+        rows = [
+            combined(*parts)
+            for parts in zip(largest.tolist(), sums.tolist(), weighted.tolist(), strict=True)
+        ]
+        combinations = torch.tensor(rows, dtype=torch.float64).reshape(-1, 2)
+        tops = torch.stack([logits.argmax(1), logits.amax(1)], dim=1)
+        return torch.cat([tops, combinations], dim=1)
 
 
 class TwinMatrix:

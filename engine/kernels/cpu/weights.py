@@ -116,13 +116,9 @@ class Model(Protocol):
         """Copy slots in every layer; everything is read before anything is written."""
 
 
-class RowStatistics(NamedTuple):
-    """Of each row of logits, all [Q]."""
-
-    top: Tensor  # int64: the largest logit's index, the first of equals
-    largest: Tensor  # float32
-    log_sum_exp: Tensor  # float32
-    entropy: Tensor  # float32, nats
+# Of each row of logits: the largest one's index, the first of equals; the largest; log-sum-exp;
+# entropy in nats.
+STATISTICS = ("top", "largest", "log_sum_exp", "entropy")
 
 
 class Runtime(Protocol):
@@ -136,5 +132,5 @@ class Runtime(Protocol):
     def model(self, weights: BlockWeights, kv_tokens: int) -> Model:
         """Prepare a model with storage for at least `kv_tokens` tokens."""
 
-    def statistics(self, logits: Tensor) -> RowStatistics:
-        """Summarise each row of logits [Q, V] float32."""
+    def statistics(self, logits: Tensor) -> Tensor:
+        """Summarise each row of logits [Q, V] float32: `STATISTICS`, [Q, 4] float64."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from api_app import make_client
@@ -13,6 +14,7 @@ from sqlalchemy import Engine
 
 from api.admin.routes import admin_router
 from billing.catalogue import install_shipped
+from billing.signing import Signer
 from metering.database import transaction
 
 
@@ -25,6 +27,8 @@ def house(sqlite_database: Engine, held_clock: HeldClock) -> House:
 
 
 @pytest.fixture
-def client(sqlite_database: Engine, house: House) -> Iterator[TestClient[Litestar]]:
-    with make_client(sqlite_database, admin_router) as opened:
+def client(sqlite_database: Engine, house: House, tmp_path: Path) -> Iterator[TestClient[Litestar]]:
+    with make_client(
+        sqlite_database, admin_router, signer=Signer.open(tmp_path / "receipt.pem")
+    ) as opened:
         yield opened

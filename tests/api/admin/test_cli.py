@@ -146,3 +146,27 @@ def test_a_key_whose_expiry_no_calendar_shows_is_never_made(terminal: Terminal, 
     assert terminal.run("key", "create", *options, days).exit_code == 2
     assert terminal.json("key", "list")["items"] == []
     assert terminal.json("key", "create", *options, "36500")["expires_at"].startswith("2126-")
+
+
+def test_spending_is_ordered_from_the_command_line(terminal: Terminal) -> None:
+    tenant = terminal.json("tenant", "create", "Acme")["id"]
+    key = terminal.json("key", "create", "--role", "owner", "--name", "k", "--tenant", tenant)["id"]
+    issue = ("issue", tenant, "5", "--reference", "gift", "--promotional")
+    assert terminal.json("grant", *issue)["remaining"] == "5"
+    assert terminal.json("credit", "show", tenant)["available"] == "5"
+    assert len(terminal.json("grant", "list", tenant)["items"]) == 1
+    assert terminal.json("grant", "reverse", tenant, "gift")["remaining"] == "0"
+    changed = terminal.json("terms", "set", tenant, "--receivable-limit", "20")
+    assert changed["receivable_limit"] == "20"
+    assert terminal.json("terms", "show", tenant) == changed
+    budget = terminal.json("budget", "define", tenant, "10", "--period", "day", "--key", key)
+    assert terminal.json("budget", "list", tenant)["items"] == [budget]
+    assert terminal.json("budget", "close", tenant, budget["id"])["closed_at"] is not None
+    assert terminal.json("limit", tenant, "--concurrency", "2")["concurrency"] == 2
+    project = terminal.json("project", "create", tenant, "search")
+    assert terminal.json("project", "list", tenant)["items"] == [project]
+    put = terminal.json("project", "key", tenant, project["id"], key)
+    assert put["project_id"] == project["id"]
+    assert terminal.json("project", "archive", tenant, project["id"])["archived_at"] is not None
+    refused = terminal.run("refund", "req_none", "--reference", "r", "--reason", "x")
+    assert refused.exit_code == 1

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from engine_schedules import Heard, loop_on
+from engine_schedules import Heard, NoCost, loop_on
 from engine_sequences import request
 from engine_toy import VOCAB, ToyDecoder, ToyVocabulary, toy_logits
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch import Tensor
 from engine.cache.pages import PageLeak
 from engine.config import EngineConfig
 from engine.errors import EngineOverloaded, InvalidRequest
+from engine.loop.cost import StepCost
 from engine.loop.decoding import DecodeLoop
 from engine.processors import DFlashLogitsProcessor
 from engine.records import FinishReason
@@ -32,10 +33,11 @@ class Rig:
     decoder: ToyDecoder = field(default_factory=ToyDecoder)
     heard: Heard = field(default_factory=Heard)
     failures: list[Exception] = field(default_factory=list)
+    cost: StepCost | None = None
 
     def loop(self, slots: int | None = None, **changes: object) -> DecodeLoop:
         config = msgspec.structs.replace(EngineConfig(single_flight=False), **changes)
-        loop = loop_on(self.decoder, ToyVocabulary(), VOCAB, config, self.heard, slots)
+        loop = loop_on(self.decoder, ToyVocabulary(), VOCAB, config, self.heard, slots, self.cost)
         loop._on_failure = lambda _, error: self.failures.append(error)
         return loop
 
@@ -252,6 +254,33 @@ def test_without_drafting_nothing_of_the_draft_layer_runs(rig: Rig) -> None:
         assert undrafted.drafter.shared.tokens == undrafted.drafter.shared.lookups == 0
         assert undrafted.counters.drafted_nodes == 0
         assert undrafted.counters.verified_nodes == 8
+
+
+def test_drafting_that_is_off_is_a_true_bypass_and_is_tried_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.loop.degradation._WINDOW", 10)
+    monkeypatch.setattr("engine.loop.degradation._PROBE", 3)
+    monkeypatch.setattr("engine.loop.degradation._PAUSE", 12)
+    rig.cost = NoCost()  # tries what is rarely right
+    sampling = SamplingParams(temperature=3.0, seed=7)
+    loop = rig.loop(degrade_policy="hit_rate")
+    loop.submit(request(PROMPT * 4, 200, request_id="a", sampling=sampling, ignore_eos=True))
+    states, looked_up = [], []
+    while loop.busy:
+        rig.heard.take(loop.step())
+        states.append(loop.stats().draft_state)
+        looked_up.append((loop.drafter.shared.lookups, loop.drafter.shared.tokens))
+    off = [index for index in range(1, len(states)) if states[index - 1] == "off"]
+    assert set(states) >= {"on", "off", "probing"}
+    assert all(looked_up[index] == looked_up[index - 1] for index in off)
+    assert all(not rig.heard.steps[index].blocks[0].drafted_nodes for index in off)
+    assert loop.stats().draft_alert
+    assert loop.stats().window_hit_rate < 0.7
+    fresh = Rig()
+    plain = fresh.loop(draft=False)
+    plain.submit(request(PROMPT * 4, 200, request_id="a", sampling=sampling, ignore_eos=True))
+    assert rig.heard.tokens == fresh.finish(plain).tokens
 
 
 def test_stats_are_null_rather_than_zero_before_anything_was_decoded(rig: Rig) -> None:

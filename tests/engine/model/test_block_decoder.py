@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
@@ -10,11 +11,13 @@ from block_models import SHAPES, chunk_of, write_block_dfm
 from tiny_models import TinyShape, write_tiny_dfm, write_tiny_gguf
 
 from dflash import DFlashModel
+from engine.config import EngineConfig
 from engine.dfm.conversion import convert_gguf
 from engine.errors import UnsupportedModel
 from engine.model.block_decoder import BlockDecoder
 from engine.model.decoder import Decoder
 from engine.model.loading import load_decoder
+from engine.opening import open_model
 
 PROMPT = [20, 21, 22, 20, 21, 22, 20, 21]
 
@@ -69,6 +72,30 @@ def test_scaled_positions_are_scaled_alike(tmp_path):
     exact = Decoder.load(path, threads=1, kv_tokens=64).forward(step)
     logits = BlockDecoder.load(path, kv_tokens=64).forward(step)
     assert (logits - exact).norm() < 0.05 * exact.norm()
+
+
+@pytest.mark.parametrize("decoder", [Decoder, BlockDecoder])
+def test_a_scaling_factor_multiplies_positions_before_they_are_rotated(path, decoder):
+    step = chunk_of(list(range(20, 60)), 0, 40)
+    doubled = dataclasses.replace(step, positions=2 * step.positions)
+    plain = decoder.load(path, threads=1, kv_tokens=64)
+    scaled = decoder.load(path, threads=1, kv_tokens=64, rope_scaling_factor=2.0)
+    logits = plain.forward(step).clone()
+    assert scaled.forward(step).equal(plain.forward(doubled))
+    assert not scaled.forward(step).equal(logits)
+
+
+@pytest.mark.parametrize("backend", ["fp32", "blocks"])
+def test_a_models_steps_are_timed_when_it_is_opened(path, backend):
+    config = EngineConfig(backend=backend, threads=1, kv_tokens=64, max_step_rows=20)
+    model = open_model(path, config)
+    rows, times = zip(*model.curve, strict=True)
+    assert len(rows) > 1
+    assert rows == tuple(sorted(rows))
+    assert max(rows) <= 20
+    assert times[0] > 0
+    assert times == tuple(sorted(times))
+    assert model.loop(config).stats().step_cost_ms == model.curve
 
 
 def test_storage_holds_whole_pages_of_at_least_what_was_asked_for(path):

@@ -3,9 +3,10 @@
 import pytest
 from engine_sequences import request
 
-from engine.errors import InvalidRequest, PromptTooLong
+from engine.config import PROFILES, SHIPPED_PROFILE, EngineConfig
+from engine.errors import InvalidConfig, InvalidRequest, PromptTooLong
 from engine.requests import SamplingParams
-from engine.scheduler.admission import Limits, check_sampling
+from engine.scheduler.admission import Limits, check_config, check_sampling
 
 LIMITS = Limits(vocab_size=100, context_length=64, kv_tokens=48)
 
@@ -67,3 +68,40 @@ def test_sampling_parameters_that_define_no_distribution_are_refused(
     with pytest.raises(InvalidRequest) as caught:
         check_sampling(SamplingParams(**parameters))
     assert caught.value.parameter == at_fault
+
+
+def test_the_profiles_are_the_named_ones_and_the_shipped_one_is_the_default() -> None:
+    assert PROFILES["default"] == (4, 1, 0.8, 1.0, 0)
+    assert PROFILES["recommended"] == (8, 4, 1.2, 2.0, 1024)
+    assert EngineConfig.of(SHIPPED_PROFILE) == EngineConfig()
+    chosen = EngineConfig.of("default", verifier_batch_size=3, threads=None)
+    assert chosen == EngineConfig(draft_block_size=4, verifier_batch_size=3, entropy_threshold=0.8)
+    with pytest.raises(InvalidConfig, match="recommended"):
+        EngineConfig.of("turbo")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_profile_can_run(profile: str) -> None:
+    check_config(EngineConfig.of(profile), 8192)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "why"),
+    [
+        ({"expert_cache_size": 1024}, "dense"),
+        ({"expert_cache_size": -1}, "negative"),
+        ({"use_flash_attn2": "verifier"}, "CUDA kernel"),
+        ({"use_flash_attn2": "verifier", "device": "cuda:0"}, "half precision"),
+        ({"use_flash_attn2": "draft", "device": "cuda:0"}, "draft layer never"),
+        ({"use_flash_attn2": "everywhere"}, "one of verifier, draft"),
+        ({"rope_scaling_factor": 0.0}, "above 0"),
+        ({"rope_scaling_factor": float("nan")}, "above 0"),
+        ({"degrade_policy": "sometimes"}, "hit_rate, speedup, never"),
+        ({"longest_token_length": 4096}, "at least 8192"),
+    ],
+)
+def test_what_an_engine_cannot_honour_is_refused_with_the_reason(
+    parameters: dict[str, object], why: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=why):
+        check_config(EngineConfig(**parameters), 8192)

@@ -77,7 +77,7 @@ struct Engine {
 // out [rows, out] = x [rows, in] times the matrix, plus its bias.
 void project_rows(Runtime& runtime, const Matrix& m, int rows, const float* x, float* out);
 
-// [rows, 4]: the largest logit's index (bits), the largest, log-sum-exp, entropy in nats.
-void statistics(Runtime& runtime, const float* logits, int rows, int vocab, float* out);
+// [rows, 4]: the largest logit's index, the largest, log-sum-exp, entropy in nats.
+void statistics(Runtime& runtime, const float* logits, int rows, int vocab, double* out);
 
 }  // namespace dflash

@@ -98,7 +98,7 @@ DFLASH_API int dflash_project(Runtime* runtime, const Matrix* m, int rows, const
   });
 }
 
-DFLASH_API int dflash_statistics(Runtime* runtime, int rows, int vocab, const float* logits, float* out) {
+DFLASH_API int dflash_statistics(Runtime* runtime, int rows, int vocab, const float* logits, double* out) {
   return guarded([&] {
     statistics(*runtime, logits, rows, vocab, out);
     return 0;

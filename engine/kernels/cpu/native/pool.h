@@ -1,14 +1,26 @@
-// Threads that run one function together and meet at spin barriers.
+// Threads that run one function together and meet at barriers. They spin for a moment, since a
+// phase is shorter than waking up, and sleep where the machine is too busy for that.
 #pragma once
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 namespace dflash {
+
+// A number that threads wait on: it only grows.
+class Gate {
+ public:
+  uint32_t now() const { return count_.load(std::memory_order_relaxed); }
+  bool passed(uint32_t seen) const { return count_.load(std::memory_order_acquire) != seen; }
+  void open();  // wakes who sleeps
+  void sleep(uint32_t seen);  // until it is not `seen` any more
+
+ private:
+  alignas(64) std::atomic<uint32_t> count_{0};
+  alignas(64) std::atomic<int> sleepers_{0};
+};
 
 class Pool {
  public:
@@ -29,15 +41,12 @@ class Pool {
   void serve(int thread);
 
   const int size_;
+  const int pauses_;  // at a barrier, before sleeping
   std::vector<std::thread> workers_;
   const std::function<void(int)>* work_ = nullptr;
-  alignas(64) std::atomic<uint32_t> round_{0};
+  bool closing_ = false;
+  Gate round_, met_;
   alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<uint32_t> passed_{0};
-  alignas(64) std::atomic<int> sleepers_{0};
-  std::atomic<bool> closing_{false};
-  std::mutex mutex_;
-  std::condition_variable wake_;
 };
 
 }  // namespace dflash

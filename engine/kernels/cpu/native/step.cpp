@@ -142,7 +142,7 @@ void project_rows(Runtime& runtime, const Matrix& m, int rows, const float* x, f
   });
 }
 
-void statistics(Runtime& runtime, const float* logits, int rows, int vocab, float* out) {
+void statistics(Runtime& runtime, const float* logits, int rows, int vocab, double* out) {
   const int chunks = (vocab + kChunk - 1) / kChunk;
   std::vector<float> parts(size_t(rows) * chunks * 4);
   runtime.reserve_phases(1);
@@ -164,9 +164,12 @@ void statistics(Runtime& runtime, const float* logits, int rows, int vocab, floa
       sum += factor * part[c * 4 + 2];
       weighted += factor * (part[c * 4 + 3] + shift * part[c * 4 + 2]);
     }
-    std::memcpy(out, best, 2 * sizeof(float));
-    out[2] = float(best[1] + std::log(sum));
-    out[3] = float(std::log(sum) - weighted / sum);
+    int32_t top;
+    std::memcpy(&top, best, sizeof top);
+    out[0] = top;
+    out[1] = best[1];
+    out[2] = best[1] + std::log(sum);
+    out[3] = std::log(sum) - weighted / sum;
   }
 }
 

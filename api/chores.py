@@ -1,0 +1,98 @@
+"""What the gateway does beside its requests: rating reported usage, rolling usage up, erasing
+and telling.
+
+Round after round, each kind in a thread of its own; a step that fails is logged and tried again in
+the next one. Steps are safe beside another process that takes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import Event, Thread
+
+import structlog
+from sqlalchemy import Engine as Database
+
+from api.webhooks.sending import Sender
+from billing import outside, retention
+from billing.settlement import Settlement
+from metering import clock, rollups
+from metering.database import transaction
+
+log = structlog.get_logger(__name__)
+
+ROUND_S = 2.0
+ERASE_US = 3600 * 10**6  # what is due is looked for this often: it reads a lot
+
+
+class Chores:
+    """A thread that repeats its steps. `start` and `close` bracket its life.
+
+    A step does one bounded piece of work and says whether there may be more at once.
+    """
+
+    def __init__(self, name: str, steps: Sequence[Callable[[], bool]]) -> None:
+        self._name = name
+        self._steps = steps
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin the rounds."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End after the step in hand."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(ROUND_S):
+            for step in self._steps:
+                while self._tried(step) and not self._stopping.is_set():
+                    pass
+
+    def _tried(self, step: Callable[[], bool]) -> bool:
+        try:
+            return step()
+        except Exception:
+            # The next round tries again; a thread that died would let things wait unseen.
+            log.exception("chore.failed", chore=self._name)
+            return False
+
+
+def usage_chores(database: Database, settlement: Settlement) -> Chores:
+    """Rate what other engines reported, roll usage up, and erase what is kept no longer."""
+
+    def rate() -> bool:
+        done = outside.settle_waiting(database, settlement)
+        if done.unrated:
+            log.warning("usage.unrated", events=done.unrated)
+        return done.settled > 0
+
+    def roll_up() -> bool:
+        with transaction(database) as connection:
+            return rollups.refresh(connection) > 0
+
+    due_us = 0
+
+    def erase() -> bool:
+        nonlocal due_us
+        now = clock.now_us()
+        if now < due_us:
+            return False
+        with transaction(database) as connection:
+            more = retention.sweep(connection, now) > 0
+            if not more:
+                outside.forget_detail(connection, now)
+                due_us = now + ERASE_US
+        return more
+
+    return Chores("usage", [rate, roll_up, erase])
+
+
+def webhook_chores(database: Database, *, allow_private: bool) -> Chores:
+    """Tell tenants what they want to hear of; slow receivers keep nothing else waiting."""
+    sender = Sender(database, allow_private=allow_private)
+    return Chores("webhooks", [lambda: sender.round() > 0])

@@ -1,0 +1,1 @@
+"""`POST /events`: usage that engines which are not ours report, with a metering key."""

@@ -1,0 +1,176 @@
+"""What pays for a hold: grants in their order, plain credit among them, the receivable last.
+
+A grant is spent by priority, then earliest expiry, then age; plain credit has the default priority
+and never expires. What a hold was taken from is kept beside it, so that a release, a refund or a
+returned fee goes back to where it came from: the last taken first. Everything here runs under the
+tenant's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from billing.credit_tables import fundings, grants
+from billing.ledger import terms
+from billing.ledger.accounts import Account, AccountKind, of
+from metering import clock
+
+CREDIT = "credit"
+RECEIVABLE = "receivable"
+PRIORITY_DEFAULT = 100
+ACCOUNTS = {"paid": AccountKind.TENANT_CREDIT, "promotional": AccountKind.PROMOTIONAL}
+NEVER_US = 2**63 - 1
+
+ByAccount = dict[AccountKind, int]  # amounts in nano
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a hold may be taken from, and how much of it is free."""
+
+    name: str
+    account: AccountKind
+    free_nano: int
+
+
+def sources(
+    connection: Connection, tenant_id: str, currency: str, credit_nano: int
+) -> list[Source]:
+    """What the tenant can pay from now, in the order of spending. `credit_nano` is its account's.
+
+    A grant that is not in force yet, or not any more, is no source.
+    """
+    now = clock.now_us()
+    rows = connection.execute(
+        select(grants).where(grants.c.tenant_id == tenant_id, grants.c.remaining_nano > 0)
+    ).all()
+    paid = sum(row.remaining_nano for row in rows if row.kind == "paid")
+    ordered = [
+        (
+            (row.priority, row.expires_at_us or NEVER_US, row.created_at_us, row.id),
+            Source(row.id, ACCOUNTS[row.kind], row.remaining_nano),
+        )
+        for row in rows
+        if row.effective_from_us <= now < (row.expires_at_us or NEVER_US)
+    ]
+    plain = Source(CREDIT, AccountKind.TENANT_CREDIT, credit_nano - paid)
+    ordered.append(((PRIORITY_DEFAULT, NEVER_US, NEVER_US, ""), plain))
+    found = [source for _, source in sorted(ordered, key=lambda each: each[0])]
+    if limit := terms.receivable_limit(connection, tenant_id):
+        owed = -of(connection, Account(tenant_id, AccountKind.RECEIVABLE, currency))
+        found.append(Source(RECEIVABLE, AccountKind.RECEIVABLE, max(0, limit - owed)))
+    return found
+
+
+def available(found: Iterable[Source]) -> int:
+    """All that is free, in nano."""
+    return sum(source.free_nano for source in found)
+
+
+def draw(
+    connection: Connection, request_id: str, found: Iterable[Source], amount_nano: int
+) -> ByAccount:
+    """Take an amount from sources in their order, for a request; what left which account.
+
+    The caller has checked that they hold as much, and books the transfers.
+    """
+    taken: ByAccount = {}
+    left = amount_nano
+    for source in found:
+        part = min(left, source.free_nano)
+        if part <= 0:
+            continue
+        left -= part
+        taken[source.account] = taken.get(source.account, 0) + part
+        _add_to_grant(connection, source.name, -part)
+        _add_to_funding(connection, request_id, source.name, part)
+    if left:
+        raise ValueError(f"{request_id}: {left} nano more were drawn than there are")
+    return taken
+
+
+def give_back(connection: Connection, request_id: str, amount_nano: int) -> ByAccount:
+    """Return a part of what a request's hold took, the last taken first; to which accounts.
+
+    Paid credit whose grant has expired meanwhile returns as plain credit; promotional credit
+    returns to its grant, and expires with it. The caller books the transfers.
+    """
+    rows = connection.execute(
+        select(fundings.c.source, fundings.c.amount_nano, grants.c.kind)
+        .select_from(fundings)
+        .outerjoin(grants, grants.c.id == fundings.c.source)
+        .where(fundings.c.request_id == request_id)
+        .order_by(fundings.c.position.desc())
+    ).all()
+    returned: ByAccount = {}
+    left = amount_nano
+    for source, held, kind in rows:
+        part = min(left, held)
+        if part <= 0:
+            continue
+        left -= part
+        account = _account(source, kind)
+        returned[account] = returned.get(account, 0) + part
+        connection.execute(
+            update(fundings)
+            .where(fundings.c.request_id == request_id, fundings.c.source == source)
+            .values(amount_nano=fundings.c.amount_nano - part)
+        )
+        if kind == "promotional" or not _has_expired(connection, source):
+            _add_to_grant(connection, source, part)
+    if left:
+        raise ValueError(f"{request_id}: {left} nano more would return than were taken")
+    return returned
+
+
+def names(cause: str, parts: Mapping[AccountKind, int]) -> list[tuple[str, AccountKind, int]]:
+    """A transfer's id for each account that a movement touches; plain for the tenant's credit."""
+    return [
+        (cause if kind is AccountKind.TENANT_CREDIT else f"{cause}:{kind}", kind, amount)
+        for kind, amount in parts.items()
+    ]
+
+
+def _account(source: str, kind: str | None) -> AccountKind:
+    if kind is not None:
+        return ACCOUNTS[kind]
+    return AccountKind.RECEIVABLE if source == RECEIVABLE else AccountKind.TENANT_CREDIT
+
+
+def _has_expired(connection: Connection, source: str) -> bool:
+    expires = connection.scalar(select(grants.c.expires_at_us).where(grants.c.id == source))
+    return expires is not None and expires <= clock.now_us()
+
+
+def _add_to_grant(connection: Connection, source: str, amount_nano: int) -> None:
+    if source in (CREDIT, RECEIVABLE):
+        return
+    connection.execute(
+        update(grants)
+        .where(grants.c.id == source)
+        .values(remaining_nano=grants.c.remaining_nano + amount_nano)
+    )
+
+
+def _add_to_funding(connection: Connection, request_id: str, source: str, amount_nano: int) -> None:
+    last = select(func.coalesce(func.max(fundings.c.position) + 1, 0)).where(
+        fundings.c.request_id == request_id
+    )
+    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    connection.execute(
+        insert(fundings)
+        .values(
+            request_id=request_id,
+            source=source,
+            position=last.scalar_subquery(),
+            amount_nano=amount_nano,
+        )
+        .on_conflict_do_update(
+            index_elements=["request_id", "source"],
+            set_={"amount_nano": fundings.c.amount_nano + amount_nano},
+        )
+    )

@@ -1,0 +1,144 @@
+"""CloudEvents 1.0 as other engines send them: what is taken, and why the rest is not. Pure.
+
+`subject` names the tenant, `data` says what was used. Joules are decimal strings: what is priced
+must not depend on how a float prints. A missing measure is null; zero is zero.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from metering import canonical_json
+
+PAST_DAYS_MAX = 400
+FUTURE_S_MAX = 300
+TAGS_MAX = 16
+COUNT_MAX = 2**31 - 1
+
+Text = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
+Joules = Annotated[str, Meta(pattern=r"^[0-9]{1,10}(\.[0-9]{1,6})?$")]
+_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class ReportedUsage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one request used, as its engine reports it."""
+
+    model: Text
+    input_tokens: Count
+    output_tokens: Count
+    energy_joules: Joules | None = None
+    end_user: Text | None = None
+    project_id: Text | None = None
+    tags: dict[Text, Text] | None = None
+
+    @property
+    def energy_uj(self) -> int | None:
+        """The reported energy in microjoules; null where none was reported."""
+        return None if self.energy_joules is None else int(Decimal(self.energy_joules) * 10**6)
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """The attributes that matter here; extensions are let pass."""
+
+    specversion: Literal["1.0"]
+    id: str
+    source: str
+    type: Literal["dev.dflash.usage.reported.v1"]
+    subject: str
+    time: Annotated[datetime, Meta(tz=True)]
+    data: ReportedUsage
+
+
+class OutsideEvent(msgspec.Struct, frozen=True):
+    """One well-formed event. `body` is all that it states, in its one spelling."""
+
+    tenant_id: str
+    source: str
+    id: str
+    event_time_us: int
+    body: str
+    body_sha256: str
+
+
+class Rejection(msgspec.Struct, frozen=True):
+    """An event that is not taken, and why. The id is null where none could be read."""
+
+    id: str | None
+    reason: str
+
+
+_READER = msgspec.json.Decoder(Envelope)
+
+
+class _IdOnly(msgspec.Struct):
+    id: str | None = None
+
+
+def read(
+    raw: bytes, *, source: str, tenant_ids: frozenset[str], now_us: int
+) -> OutsideEvent | Rejection:
+    """Read one event of a key's source, for one of its tenants."""
+    try:
+        envelope = _READER.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return Rejection(_id_of(raw), str(error))
+    time_us = _us(envelope.time)
+    if fault := _fault(envelope, time_us, source, tenant_ids=tenant_ids, now_us=now_us):
+        return Rejection(envelope.id[:128], fault)
+    body = canonical_json.encode(_Body(time_us, envelope.data))
+    return OutsideEvent(
+        tenant_id=envelope.subject,
+        source=source,
+        id=envelope.id,
+        event_time_us=time_us,
+        body=body,
+        body_sha256=canonical_json.sha256(body),
+    )
+
+
+def usage_of(body: str) -> ReportedUsage:
+    """What a stored body says was used."""
+    return msgspec.json.decode(body, type=_Body).data
+
+
+class _Body(msgspec.Struct, frozen=True):
+    time_us: int
+    data: ReportedUsage
+
+
+def _fault(
+    envelope: Envelope, time_us: int, source: str, *, tenant_ids: frozenset[str], now_us: int
+) -> str | None:
+    fault = None
+    if not _ID.fullmatch(envelope.id):
+        fault = "an id has 1 to 128 printable ASCII characters, no spaces"
+    elif envelope.source != source:
+        fault = f"this key reports for the source {source!r}"
+    elif envelope.subject not in tenant_ids:
+        fault = "this key reports for no such tenant"
+    elif time_us > now_us + FUTURE_S_MAX * 10**6:
+        fault = f"its time is over {FUTURE_S_MAX} s ahead"
+    elif time_us < now_us - PAST_DAYS_MAX * 86_400 * 10**6:
+        fault = f"its time is over {PAST_DAYS_MAX} days ago"
+    elif len(envelope.data.tags or ()) > TAGS_MAX:
+        fault = f"more than {TAGS_MAX} tags"
+    return fault
+
+
+def _us(at: datetime) -> int:
+    return int(at.timestamp()) * 10**6 + at.microsecond
+
+
+def _id_of(raw: bytes) -> str | None:
+    try:
+        found = msgspec.json.decode(raw, type=_IdOnly).id
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return None if found is None else found[:128]

@@ -1,0 +1,220 @@
+"""Limits on requests, tokens, joules and concurrency, right across processes."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import pytest
+from api_cases import NOW_US, HeldClock, House, make_house
+from billing_cases import summary
+from sqlalchemy import Engine, update
+
+from api import limits, projects
+from api.admission import Admission, Admitted, Replay
+from api.errors import Conflict, InvalidParameter, RateLimited
+from api.inference.idempotency import IdempotencyKey
+from api.inference.orders import Order
+from api.limits import Limits
+from api.roles import Principal, Role
+from billing import catalogue
+from billing.gate import HoldGate
+from billing.ledger import credits
+from engine.requests import SamplingParams
+from metering import requests as usage
+from metering.database import snapshot, transaction
+from metering.events import EnergyClass
+from metering.queries import request
+from metering.tables import requests
+
+
+@pytest.fixture
+def house(database: Engine, held_clock: HeldClock) -> House:
+    house = make_house(database)
+    with transaction(database) as connection:
+        catalogue.install_shipped(connection)
+        catalogue.assign(connection, house.tenant_id, "token", NOW_US)
+        credits.grant(connection, house.tenant_id, 10**12, "first")
+    return house
+
+
+class Door:
+    """Admits orders of a tenant's keys, and ends what was admitted."""
+
+    def __init__(self, database: Engine, house: House) -> None:
+        self.database = database
+        self.house = house
+        self.admission = Admission(database, HoldGate(), 10_000, 120)
+
+    def admit(
+        self,
+        *,
+        role: Role = Role.DEVELOPER,
+        max_tokens: int = 10,
+        key: IdempotencyKey | None = None,
+    ) -> str:
+        principal = Principal(self.house.key_ids[role], self.house.tenant_id, role, False)
+        order = Order(
+            model="tiny",
+            route="generate",
+            prompt="hello",
+            input_ids=(1,) * 20,
+            max_tokens=max_tokens,
+            max_cost_nano=None,
+            sampling=SamplingParams(),
+            stop=(),
+            draft=True,
+            deadline_ms=None,
+            end_user="ann",
+            tags={"team": "red"},
+        )
+        admitted = self.admission.admit(principal, order, key)
+        if isinstance(admitted, Replay):
+            return admitted.request_id
+        assert isinstance(admitted, Admitted)
+        return admitted.usage.id
+
+    def end(self, request_id: str, at_us: int, *, joules: int = 1) -> None:
+        with transaction(self.database) as connection:
+            row = request(connection, None, request_id)
+            assert row is not None
+            final = summary(
+                request_id=request_id,
+                tenant_id=row.tenant_id,
+                tariff_version_id=row.tariff_version_id,
+            )
+            energy = msgspec.structs.replace(
+                final.energy, energy_class=EnergyClass.ESTIMATED, energy_uj=joules * 10**6
+            )
+            usage.finalise(
+                connection,
+                msgspec.structs.replace(final, ended_at_us=at_us, energy=energy),
+                "text",
+            )
+
+
+@pytest.fixture
+def door(database: Engine, house: House) -> Door:
+    return Door(database, house)
+
+
+def put(door: Door, subject: str = limits.TENANT, **values: int) -> None:
+    with transaction(door.database) as connection:
+        limits.put(connection, door.house.tenant_id, Limits(subject, **values))
+
+
+def test_parallel_requests_never_pass_a_concurrency_limit_together(door: Door) -> None:
+    put(door, concurrency=2)
+    start = threading.Barrier(5)
+
+    def attempt(_: int) -> str | None:
+        start.wait()
+        try:
+            return door.admit()
+        except RateLimited:
+            return None
+
+    with ThreadPoolExecutor(5) as pool:
+        admitted = [found for found in pool.map(attempt, range(5)) if found]
+    assert len(admitted) == 2
+    door.end(admitted[0], NOW_US)  # one that ended makes room for one
+    door.admit()
+    with pytest.raises(RateLimited):
+        door.admit()
+
+
+def test_a_keys_limit_leaves_the_other_keys_alone(door: Door) -> None:
+    put(door, door.house.key_ids[Role.DEVELOPER], concurrency=1)
+    door.admit()
+    with pytest.raises(RateLimited):
+        door.admit()
+    door.admit(role=Role.OWNER)
+
+
+def test_a_minutes_requests_are_those_of_the_last_sixty_seconds(
+    door: Door, held_clock: HeldClock
+) -> None:
+    put(door, requests_per_minute=2)
+    door.admit()
+    held_clock.advance(30)
+    door.admit()
+    with pytest.raises(RateLimited) as refusal:
+        door.admit()
+    assert refusal.value.retry_after_s == 30
+    held_clock.advance(30)
+    door.admit()
+    with pytest.raises(RateLimited):
+        door.admit()
+
+
+def test_live_requests_count_with_all_they_may_write_and_ended_ones_with_what_they_did(
+    door: Door, held_clock: HeldClock
+) -> None:
+    put(door, tokens_per_minute=100)
+    first = door.admit(max_tokens=60)  # 80 with its prompt
+    with pytest.raises(RateLimited) as refusal:
+        door.admit(max_tokens=10)
+    assert (refusal.value.unit, refusal.value.limit) == ("tokens", 100)
+    door.end(first, NOW_US)  # 30 in all
+    door.admit(max_tokens=50)
+    held_clock.advance(61)
+    with pytest.raises(RateLimited):
+        door.admit(max_tokens=30)
+    with pytest.raises(InvalidParameter):  # no minute would ever let it through
+        door.admit(max_tokens=81)
+
+
+def test_joules_make_the_next_request_wait(door: Door, held_clock: HeldClock) -> None:
+    put(door, joules_per_minute=50)
+    door.end(door.admit(), NOW_US, joules=60)
+    held_clock.advance(20)
+    with pytest.raises(RateLimited) as refusal:
+        door.admit()
+    assert (refusal.value.unit, refusal.value.retry_after_s) == ("joules", 40)
+    held_clock.advance(40)
+    door.admit()
+
+
+def test_what_was_refused_was_never_a_request(door: Door) -> None:
+    put(door, requests_per_minute=1)
+    door.admit()
+    for _ in range(3):
+        with pytest.raises(RateLimited):
+            door.admit()
+    with snapshot(door.database) as connection:
+        assert connection.execute(requests.select()).all()[1:] == []
+
+
+def test_a_keys_project_end_user_and_tags_stay_with_the_request(door: Door) -> None:
+    with transaction(door.database) as connection:
+        project = projects.create(connection, door.house.tenant_id, "search")
+        key_id = door.house.key_ids[Role.DEVELOPER]
+        projects.put_key(connection, door.house.tenant_id, project.id, key_id)
+    request_id = door.admit()
+    with snapshot(door.database) as connection:
+        row = request(connection, door.house.tenant_id, request_id)
+    assert row is not None
+    found: Any = (row.project_id, row.end_user, row.tags)
+    assert found == (project.id, "ann", {"team": "red"})
+
+
+def test_lifting_a_limit_lifts_it(door: Door) -> None:
+    put(door, concurrency=1)
+    door.admit()
+    put(door)
+    door.admit()
+    with transaction(door.database) as connection:
+        connection.execute(update(requests).values(status="failed"))
+
+
+def test_an_erased_answer_is_not_replayed_as_an_empty_one(door: Door) -> None:
+    key = IdempotencyKey("again", "0" * 64)
+    request_id = door.admit(key=key)
+    assert door.admit(key=key) == request_id
+    door.end(request_id, NOW_US)
+    with transaction(door.database) as connection:
+        connection.execute(update(requests).values(prompt=None, output=None))
+    with pytest.raises(Conflict):
+        door.admit(key=key)

@@ -1,0 +1,285 @@
+"""Webhooks out: signed, retried, replayed, and never a way into our own network."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from api_app import make_client
+from api_cases import HeldClock, House, bearer, make_house
+from sqlalchemy import Engine
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from api.errors import InvalidParameter
+from api.webhooks import deliveries, endpoints
+from api.webhooks.addresses import ForbiddenAddress, check_url, resolve
+from api.webhooks.deliveries import SCHEDULE_S
+from api.webhooks.routes import webhooks_router
+from api.webhooks.sending import Sender
+from billing.notices import announce
+from metering.database import snapshot, transaction
+
+
+@dataclass
+class Receiver:
+    """A server that answers as told, and keeps what it was sent."""
+
+    port: int = 0
+    status: int = 200
+    calls: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    kept = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            kept.calls.append(({k.lower(): v for k, v in self.headers.items()}, body))
+            self.send_response(kept.status)
+            self.send_header("location", "/elsewhere")
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    kept.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield kept
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def house(database: Engine, held_clock: HeldClock) -> House:
+    return make_house(database)
+
+
+def tell(database: Engine, house: House, cause: str = "1", kind: str = "balance.low") -> None:
+    with transaction(database) as connection:
+        announce(connection, house.tenant_id, kind, cause, {"available": "1.5"})
+
+
+def listen(database: Engine, house: House, url: str, *types: str) -> endpoints.Endpoint:
+    with transaction(database) as connection:
+        return endpoints.create(connection, house.tenant_id, url, types, allow_private=True)
+
+
+def listed(database: Engine, house: House) -> list[deliveries.Delivery]:
+    with snapshot(database) as connection:
+        return deliveries.listing(connection, house.tenant_id, limit=100)
+
+
+def test_a_notice_is_told_once_to_each_endpoint_that_wants_it(
+    database: Engine, house: House, receiver: Receiver
+) -> None:
+    wants = listen(database, house, receiver.url, "balance.low")
+    listen(database, house, receiver.url, "review.resolved")
+    sender = Sender(database, allow_private=True)
+    for _ in range(2):
+        tell(database, house)
+        sender.round()
+    assert len(receiver.calls) == 1
+    headers, body = receiver.calls[0]
+    verified = signed(wants.secrets[0], headers, body)
+    assert verified["type"] == "balance.low"
+    assert verified["data"] == {"available": "1.5"}
+    (found,) = listed(database, house)
+    assert (found.state, found.attempts, found.last_status) == ("delivered", 1, 200)
+    assert headers["webhook-id"] == found.notice_id
+    assert headers["host"] == f"127.0.0.1:{receiver.port}"
+
+
+def signed(secret: str, headers: dict[str, str], body: bytes) -> Any:
+    """What the library makes of a delivery; its tolerance is of the real clock, so time is ours."""
+
+    at = datetime.fromtimestamp(int(headers["webhook-timestamp"]), UTC)
+    expected = Webhook(secret).sign(headers["webhook-id"], at, body.decode())
+    if expected not in headers["webhook-signature"].split(" "):
+        raise WebhookVerificationError(headers["webhook-signature"])
+    return json.loads(body)
+
+
+def test_a_rotated_secret_signs_beside_the_new_one_until_its_overlap_ends(
+    database: Engine, house: House, receiver: Receiver, held_clock: HeldClock
+) -> None:
+    old = listen(database, house, receiver.url)
+    with transaction(database) as connection:
+        new = endpoints.rotate(connection, house.tenant_id, old.id, 60)
+    sender = Sender(database, allow_private=True)
+    for cause, seconds in (("1", 59), ("2", 1)):
+        held_clock.advance(seconds)
+        tell(database, house, cause)
+        sender.round()
+    for call in receiver.calls:
+        signed(new.secrets[0], *call)
+    signed(old.secrets[0], *receiver.calls[0])
+    with pytest.raises(WebhookVerificationError):
+        signed(old.secrets[0], *receiver.calls[1])
+
+
+def test_a_failing_receiver_is_tried_again_on_schedule_until_it_is_given_up(
+    database: Engine, house: House, receiver: Receiver, held_clock: HeldClock
+) -> None:
+    listen(database, house, receiver.url)
+    sender = Sender(database, allow_private=True)
+    receiver.status = 302  # a redirect is an answer, and no way on
+    tell(database, house)
+    for attempt, wait_s in enumerate(SCHEDULE_S):
+        held_clock.advance(wait_s - 1)
+        if attempt:
+            assert sender.round() == 0
+        held_clock.advance(wait_s * 0.1 + 2)
+        assert sender.round() == 1
+    (found,) = listed(database, house)
+    assert (found.state, found.attempts, found.last_status) == ("failed", len(SCHEDULE_S), 302)
+    assert len({headers["webhook-id"] for headers, _ in receiver.calls}) == 1
+    held_clock.advance(10**6)
+    assert sender.round() == 0
+    receiver.status = 204
+    with transaction(database) as connection:
+        deliveries.replay(connection, house.tenant_id, found.seq)
+    assert sender.round() == 1
+    assert listed(database, house)[0].state == "delivered"
+
+
+def test_a_receiver_that_is_gone_is_told_nothing_more(
+    database: Engine, house: House, receiver: Receiver
+) -> None:
+    endpoint = listen(database, house, receiver.url)
+    receiver.status = 410
+    sender = Sender(database, allow_private=True)
+    tell(database, house)
+    tell(database, house, "2")
+    sender.round()
+    tell(database, house, "3")
+    sender.round()
+    with snapshot(database) as connection:
+        found = endpoints.require(connection, house.tenant_id, endpoint.id)
+    assert found.disabled_reason == "it answered 410"
+    assert {each.state for each in listed(database, house)} == {"failed"}
+
+
+def test_what_another_gateway_has_claimed_is_left_to_it(
+    database: Engine, house: House, receiver: Receiver, held_clock: HeldClock
+) -> None:
+    listen(database, house, receiver.url)
+    tell(database, house)
+    with transaction(database) as connection:
+        deliveries.plan(connection)
+        assert len(deliveries.claim(connection, 5)) == 1
+    sender = Sender(database, allow_private=True)
+    assert sender.round() == 0
+    held_clock.advance(deliveries.LEASE_S)  # it died: its lease ends
+    assert sender.round() == 1
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        "10.1.2.3",
+        "169.254.169.254",
+        "192.168.0.1",
+        "100.64.0.1",
+        "0.0.0.0",
+        "224.0.0.1",
+        "::1",
+        "fe80::1",
+        "fd00::1",
+        "::ffff:127.0.0.1",
+        "64:ff9b::7f00:1",
+        "2002:7f00:1::",
+    ],
+)
+def test_no_name_leads_into_our_own_network(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    public = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 443))
+    private = (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 443))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [public, private])
+    with pytest.raises(ForbiddenAddress):
+        resolve("https://hooks.example/x", allow_private=False)
+
+
+def test_the_call_goes_to_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(["93.184.216.34", "127.0.0.1"])  # a name that changes its mind
+
+    def lookup(*_: object, **__: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), 443))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    target = resolve("https://hooks.example/x?y=1", allow_private=False)
+    assert target.url == "https://93.184.216.34:443/x?y=1"
+    assert (target.host, target.server_name) == ("hooks.example", "hooks.example")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.com/",
+        "ftp://example.com/",
+        "https://",
+        "https://user:pass@example.com/",
+        "https://example.com/#part",
+        "https://example.com:x/",
+        "https://exa mple.com/",
+        "nonsense",
+        "https://example.com/" + "x" * 2000,
+    ],
+)
+def test_what_is_no_address_for_a_webhook_is_refused(url: str) -> None:
+    with pytest.raises(InvalidParameter):
+        check_url(url, allow_private=False)
+
+
+def test_owners_manage_endpoints_of_their_own(
+    sqlite_database: Engine, held_clock: HeldClock
+) -> None:
+    house, other = make_house(sqlite_database), make_house(sqlite_database, "Other")
+    with make_client(sqlite_database, webhooks_router, webhooks_allow_private=False) as client:
+        owner, stranger = bearer(house.owner), bearer(other.owner)
+        body = {"url": "https://hooks.example/x", "types": ["balance.low"]}
+        made = client.post("/webhooks/endpoints", headers=owner, json=body)
+        assert made.status_code == 201, made.text
+        endpoint = made.json()["endpoint"]["id"]
+        path = f"/webhooks/endpoints/{endpoint}"
+        rotated = client.post(f"{path}/rotate", headers=owner, json={"overlap_s": 60})
+        assert rotated.json()["secret"] != made.json()["secret"]
+        assert client.post(f"{path}/rotate", headers=stranger, json={}).status_code == 404
+        assert client.delete(path, headers=stranger).status_code == 404
+        private = client.post(
+            "/webhooks/endpoints", headers=owner, json={"url": "http://127.0.0.1/"}
+        )
+        assert (private.status_code, private.json()["parameter"]) == (400, "url")
+        with transaction(sqlite_database) as connection:
+            for cause in ("1", "2"):
+                announce(connection, house.tenant_id, "balance.low", cause, {})
+            deliveries.plan(connection)
+        page = client.get("/webhooks/deliveries?limit=1", headers=owner).json()
+        rest = client.get(
+            f"/webhooks/deliveries?limit=1&cursor={page['next_cursor']}", headers=owner
+        ).json()
+        assert (len(rest["items"]), rest["next_cursor"]) == (1, None)
+        seq = page["items"][0]["id"]
+        replay = f"/webhooks/deliveries/{seq}/replay"
+        assert client.post(replay, headers=stranger).status_code == 404
+        assert client.post(replay, headers=owner).json()["state"] == "waiting"
+        assert client.delete(path, headers=owner).status_code == 204
+        assert client.get("/webhooks/endpoints", headers=bearer(house.finance)).status_code == 403
+        shown = client.get("/webhooks/endpoints", headers=owner).json()["items"]
+        assert shown[0]["disabled_at"] is not None

@@ -1,0 +1,323 @@
+"""Grants, postpaid terms and refunds: what pays for a request, and where it goes back to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from billing_cases import STARTED_US, summary, tariff
+from billing_world import (
+    FAR_US,
+    add_request,
+    add_tenant,
+    balances,
+    books_balance,
+    ended,
+    settlement,
+)
+from sqlalchemy import Connection, Engine, select, text
+from sqlalchemy.exc import IntegrityError
+
+from billing import refunds
+from billing.credit_checks import check
+from billing.credit_tables import fundings, notices
+from billing.errors import (
+    InsufficientCredit,
+    InvalidGrant,
+    NothingToReverse,
+    TransferConflict,
+)
+from billing.gate import HoldGate
+from billing.ledger import alerts, grants, holds, terms
+from billing.ledger import balances as tenant_balances
+from billing.money import NANO
+from billing.reconciliation import reconcile
+from metering import clock
+from metering.database import snapshot, transaction
+
+DAY_US = 86_400 * 10**6
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """A wall clock that a test moves."""
+    moment = {"us": STARTED_US}
+    monkeypatch.setattr(clock, "now_us", lambda: moment["us"])
+    return moment
+
+
+def place(connection: Connection, request_id: str, amount_nano: int) -> None:
+    add_request(connection, request_id)
+    holds.place(
+        connection,
+        request_id=request_id,
+        tenant_id="ten_1",
+        currency="USD",
+        amount_nano=amount_nano,
+        ceiling_nano=None,
+        expires_at_us=FAR_US,
+    )
+
+
+def charge(connection: Connection, request_id: str, nano: int) -> holds.Settled:
+    return holds.settle(
+        connection, request_id, charge_nano=nano, fee_nano=0, event_time_us=STARTED_US
+    )
+
+
+def left(connection: Connection) -> dict[str, int]:
+    return {
+        grant.id.rpartition("/")[2]: grant.remaining_nano
+        for grant in grants.listing(connection, "ten_1")
+    }
+
+
+def paid_by(connection: Connection, request_id: str) -> list[tuple[str, int]]:
+    rows = connection.execute(
+        select(fundings.c.source, fundings.c.amount_nano)
+        .where(fundings.c.request_id == request_id)
+        .order_by(fundings.c.position)
+    )
+    return [(source.rpartition("/")[2], amount) for source, amount in rows]
+
+
+def square(connection: Connection) -> None:
+    books_balance(connection)
+    assert list(check(connection)) == []
+
+
+def test_grants_are_spent_by_priority_then_expiry_then_plain_credit_last(
+    database: Engine, at: dict[str, int]
+) -> None:
+    with transaction(database) as connection:
+        add_tenant(connection, credit="0.0000001")  # 100 nano, plain
+        for name, options in {
+            "never": {"priority": 100},
+            "late": {"expires_at_us": STARTED_US + 9 * DAY_US},
+            "soon": {"expires_at_us": STARTED_US + DAY_US, "promotional": True},
+            "head": {"priority": 1},
+            "last": {"priority": 500},
+        }.items():
+            assert grants.issue(connection, "ten_1", 10, name, **options)
+        place(connection, "req_1", 10 + 10 + 10 + 10 + 100 + 5)
+        assert paid_by(connection, "req_1") == [
+            ("head", 10),
+            ("soon", 10),
+            ("late", 10),
+            ("never", 10),
+            ("credit", 100),
+            ("last", 5),
+        ]
+        charge(connection, "req_1", 25)
+        assert [part for part in paid_by(connection, "req_1") if part[1]] == [
+            ("head", 10),
+            ("soon", 10),
+            ("late", 5),
+        ]
+        assert left(connection) == {"head": 0, "soon": 0, "late": 5, "never": 10, "last": 10}
+        square(connection)
+        assert reconcile_kinds(connection) == set()
+
+
+def reconcile_kinds(connection: Connection) -> set[str]:
+    ours = {"fundings = what the tenant's means gave", "held transfers = hold"}
+    return {found.check for found in reconcile(connection).differences} & ours
+
+
+def test_a_grant_counts_once_whatever_is_retried(database: Engine, at: dict[str, int]) -> None:
+    with transaction(database) as connection:
+        add_tenant(connection, credit="0")
+        assert grants.issue(connection, "ten_1", 7, "once", expires_at_us=FAR_US)
+        assert not grants.issue(connection, "ten_1", 7, "once", expires_at_us=FAR_US)
+        with pytest.raises(TransferConflict):
+            grants.issue(connection, "ten_1", 8, "once")
+        with pytest.raises(TransferConflict):
+            grants.issue(connection, "ten_1", 7, "once", promotional=True)
+        with pytest.raises(InvalidGrant):
+            grants.issue(connection, "ten_1", 7, "past", expires_at_us=at["us"])
+        assert left(connection) == {"once": 7}
+
+
+def test_credit_granted_for_later_pays_nothing_before(database: Engine, at: dict[str, int]) -> None:
+    with transaction(database) as connection:
+        add_tenant(connection, credit="0")
+        grants.issue(connection, "ten_1", 50, "next", effective_from_us=STARTED_US + DAY_US)
+        assert tenant_balances.balance(connection, "ten_1").available_nano == 0
+        with pytest.raises(InsufficientCredit):
+            place(connection, "req_1", 1)
+    at["us"] += DAY_US
+    with transaction(database) as connection:
+        place(connection, "req_2", 50)
+        square(connection)
+
+
+def test_what_expires_is_breakage_if_it_was_paid_and_nothing_if_it_was_given(
+    database: Engine, at: dict[str, int]
+) -> None:
+    ends = STARTED_US + DAY_US
+    with transaction(database) as connection:
+        add_tenant(connection, credit="0")
+        grants.issue(connection, "ten_1", 30, "paid", expires_at_us=ends)
+        grants.issue(connection, "ten_1", 30, "given", expires_at_us=ends, promotional=True)
+        place(connection, "req_1", 40)
+    at["us"] = ends
+    with transaction(database) as connection:
+        # Not even an unswept grant pays once its time is over; the boundary is exclusive.
+        assert tenant_balances.balance(connection, "ten_1").available_nano == 0
+        assert grants.expire(connection, ends) == 1
+        assert grants.expire(connection, ends) == 0
+        charge(connection, "req_1", 35)  # what was held in time still pays
+        # The rest of the hold returned: paid credit as plain credit, promotional to its grant.
+        assert sum(left(connection).values()) + balances(connection).get("tenant_credit", 0) == 5
+        grants.expire(connection, ends)
+        square(connection)
+        told = connection.scalar(
+            select(notices.c.type).where(notices.c.type == "grant.expired").limit(1)
+        )
+        assert told == "grant.expired"
+    with snapshot(database) as connection:
+        kinds = balances(connection)
+        broken = balances(connection, None).get("breakage", 0)
+        assert kinds.get("promotional", 0) == 0
+        assert broken + kinds.get("tenant_credit", 0) + kinds["earnings"] == 30
+
+
+def test_spending_what_was_given_earns_nothing(database: Engine, at: dict[str, int]) -> None:
+    with transaction(database) as connection:
+        add_tenant(connection, credit="0")
+        grants.issue(connection, "ten_1", 30, "welcome", promotional=True)
+        place(connection, "req_1", 30)
+        charge(connection, "req_1", 30)
+        assert balances(connection) == {}
+        square(connection)
+
+
+def test_a_mistaken_grant_is_reversed_as_far_as_it_is_left(
+    database: Engine, at: dict[str, int]
+) -> None:
+    with transaction(database) as connection:
+        add_tenant(connection, credit="0")
+        grants.issue(connection, "ten_1", 30, "mistake")
+        place(connection, "req_1", 10)
+        grants.reverse(connection, "ten_1", "mistake")
+        assert left(connection) == {"mistake": 0}
+        with pytest.raises(NothingToReverse):
+            grants.reverse(connection, "ten_1", "mistake")
+        charge(connection, "req_1", 4)
+        grants.reverse(connection, "ten_1", "mistake")  # what the hold gave back
+        assert balances(connection) == {"earnings": 4}
+        square(connection)
+
+
+def test_a_postpaid_tenant_owes_up_to_its_limit_and_no_further(
+    database: Engine, at: dict[str, int]
+) -> None:
+    with transaction(database) as connection:
+        add_tenant(connection, credit="0.00000001")  # 10 nano
+        terms.change(connection, "ten_1", receivable_limit_nano=100)
+        place(connection, "req_1", 60)
+        with pytest.raises(InsufficientCredit):
+            place(connection, "req_2", 51)
+        assert paid_by(connection, "req_1") == [("credit", 10), ("receivable", 50)]
+        charge(connection, "req_1", 30)
+        now = tenant_balances.balance(connection, "ten_1")
+        assert (now.available_nano, now.receivable_nano, now.held_nano) == (80, 20, 0)
+        # A limit below what is owed stops new holds; it makes nothing negative.
+        terms.change(connection, "ten_1", receivable_limit_nano=5)
+        assert tenant_balances.balance(connection, "ten_1").available_nano == 0
+        square(connection)
+
+
+def test_a_low_balance_is_told_once_until_it_has_risen(
+    database: Engine, at: dict[str, int]
+) -> None:
+    def told(connection: Connection) -> int:
+        rows = connection.execute(select(notices.c.id).where(notices.c.type == "balance.low"))
+        return len(rows.all())
+
+    with transaction(database) as connection:
+        add_tenant(connection, credit="0.0001")
+        terms.change(connection, "ten_1", alert_below_nano=95_000)
+    gate = HoldGate(lookahead_tokens=10)
+    with transaction(database) as connection:
+        request = add_request(connection, "req_1")
+        gate.admit(connection, request, expires_at_us=FAR_US)
+        alerts.balance(connection, "ten_1")
+        assert told(connection) == 0  # held is not spent
+        charge(connection, "req_1", 6_000)
+        alerts.balance(connection, "ten_1")
+        alerts.balance(connection, "ten_1")
+        assert told(connection) == 1
+        grants.issue(connection, "ten_1", 50_000, "top-up")
+        at["us"] += 1
+        grants.reverse(connection, "ten_1", "top-up")
+        assert told(connection) == 2
+
+
+def test_a_refund_returns_where_it_came_from_and_is_signed(
+    database: Engine, tmp_path: Path, at: dict[str, int]
+) -> None:
+    settler = settlement(tmp_path)
+    with transaction(database) as connection:
+        settler._signer.register(connection)
+        add_tenant(connection, credit="0.000004", pays=tariff())  # of 6,000 nano needed
+        grants.issue(connection, "ten_1", 1_000, "gift", promotional=True, priority=1)
+        terms.change(connection, "ten_1", receivable_limit_nano=NANO)
+        request = add_request(connection)
+        HoldGate(lookahead_tokens=10).admit(connection, request, expires_at_us=FAR_US)
+        ended(connection, settler, summary())
+
+        def correct(nano: int | None, reference: str) -> int:
+            return refunds.correct(
+                connection,
+                settler._signer,
+                tenant_id="ten_1",
+                request_id="req_1",
+                amount_nano=nano,
+                reference=reference,
+                reason="counted twice",
+            )
+
+        assert paid_by(connection, "req_1") == [
+            ("gift", 1_000),
+            ("credit", 4_000),
+            ("receivable", 1_000),
+        ]
+        assert correct(2_500, "ticket-1") == 2_500
+        assert correct(2_500, "ticket-1") == 0  # once per reference
+        assert paid_by(connection, "req_1")[1:] == [("credit", 2_500), ("receivable", 0)]
+        with pytest.raises(NothingToReverse):
+            correct(3_501, "ticket-2")
+        assert correct(None, "ticket-3") == 3_500
+        with pytest.raises(NothingToReverse):
+            correct(None, "ticket-4")
+        kinds = balances(connection)
+        assert (kinds["tenant_credit"], kinds["promotional"]) == (4_000, 1_000)
+        square(connection)
+        signed = [
+            found.check
+            for found in reconcile(connection).differences
+            if "adjust" in found.check or "refund" in found.check or "receipt" in found.check
+        ]
+        assert signed == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE grants SET amount_nano = amount_nano + 1",
+        "UPDATE grants SET remaining_nano = -1",
+        "UPDATE grants SET remaining_nano = amount_nano + 1",
+        "DELETE FROM grants",
+        "UPDATE accounts SET credits_nano = credits_nano - 1 WHERE credits_nano > 0",
+        "DELETE FROM accounts",
+        "UPDATE fundings SET amount_nano = -1",
+    ],
+)
+def test_the_database_itself_refuses_to_bend_a_grant(database: Engine, statement: str) -> None:
+    with transaction(database) as connection:
+        add_tenant(connection, credit="1")
+        grants.issue(connection, "ten_1", 30, "real")
+        place(connection, "req_1", 10)
+    with pytest.raises(IntegrityError), transaction(database) as connection:
+        connection.execute(text(statement))

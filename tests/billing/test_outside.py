@@ -1,0 +1,167 @@
+"""Reported usage in money: owed at the price of its own time, never free, never forgotten."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+from billing_cases import STARTED_US, summary, tariff
+from billing_world import add_request, add_tenant, balances, books_balance, settlement
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection, Engine, delete, func, select
+
+from billing import budgets, catalogue, outside
+from billing.ledger import balances as tenant_balances
+from billing.queries import lines
+from billing.receipt_documents import iso
+from billing.reconciliation import reconcile
+from billing.tables import tenant_tariffs
+from metering import requests as usage
+from metering import rollups
+from metering.database import snapshot, transaction
+from metering.ingestion import envelopes, intake
+from metering.rollups import RollupRow
+from metering.tables import request_summaries, requests
+
+HOUR_US = 3600 * 10**6
+
+
+def report(database: Engine, number: int, at_us: int = STARTED_US, **data: Any) -> None:
+    body = {"model": "other", "input_tokens": 20, "output_tokens": 10, "energy_joules": "2.5"}
+    raw = json.dumps(
+        {
+            "specversion": "1.0",
+            "id": f"event-{number}",
+            "source": "vllm",
+            "type": "dev.dflash.usage.reported.v1",
+            "subject": "ten_1",
+            "time": iso(at_us),
+            "data": body | data,
+        }
+    ).encode()
+    read = envelopes.read(
+        raw, source="vllm", tenant_ids=frozenset({"ten_1"}), now_us=STARTED_US + 10 * HOUR_US
+    )
+    (answer,) = intake.take(database, "mkey_1", [read])
+    assert answer.result in {intake.Result.ACCEPTED, intake.Result.DUPLICATE}, answer
+
+
+def test_reported_usage_is_owed_once_and_reconciles(database: Engine, tmp_path: Path) -> None:
+    settler = settlement(tmp_path)
+    with transaction(database) as connection:
+        settler._signer.register(connection)
+        add_tenant(connection, credit="1")
+        budgets.define(connection, "ten_1", limit_nano=6_000, period="ever", hard=True)
+    for _ in range(2):
+        report(database, 1, project_id="prj_1", end_user="ann", tags={"team": "red"})
+        outside.settle_waiting(database, settler)
+    report(database, 2, output_tokens=0, energy_joules=None)
+    assert outside.settle_waiting(database, settler) == outside.Rated(1, 0)
+    with snapshot(database) as connection:
+        books_balance(connection)
+        owed = 2 * 20 * 100 + 10 * 400
+        assert balances(connection) == {
+            "tenant_credit": 10**9,
+            "receivable": -owed,
+            "earnings": owed,
+        }
+        assert tenant_balances.balance(connection, "ten_1").receivable_nano == owed
+        (standing,) = budgets.standings(connection, "ten_1", STARTED_US)
+        assert standing.spent_nano == owed  # used is used, whatever the budget
+        found = reconcile(connection)
+        assert found.differences == ()
+        rows = connection.execute(select(requests).order_by(requests.c.id)).all()
+        assert {row.route for row in rows} == {"outside"}
+        assert {row.project_id for row in rows} == {"prj_1", None}
+        energy = connection.execute(
+            select(request_summaries.c.energy_class, request_summaries.c.energy_uj)
+        ).all()
+        assert set(map(tuple, energy)) == {("reported", 2_500_000), ("unavailable", None)}
+
+
+def test_what_has_no_price_waits_with_its_reason_and_is_charged_when_it_has_one(
+    database: Engine, tmp_path: Path
+) -> None:
+    settler = settlement(tmp_path)
+    with transaction(database) as connection:
+        add_tenant(connection, credit="0")
+        connection.execute(delete(tenant_tariffs))
+    report(database, 1)
+    assert outside.settle_waiting(database, settler) == outside.Rated(0, 1)
+    with snapshot(database) as connection:
+        assert outside.waiting(connection).unrated == 1
+        assert balances(connection) == {}
+        assert connection.scalar(select(func.count()).select_from(requests)) == 0
+    with transaction(database) as connection:
+        catalogue.assign(connection, "ten_1", tariff().name, 0)
+    assert outside.settle_waiting(database, settler) == outside.Rated(1, 0)
+    with snapshot(database) as connection:
+        assert outside.waiting(connection).events == 0
+
+
+def test_a_late_event_is_priced_as_of_its_own_time(database: Engine, tmp_path: Path) -> None:
+    settler = settlement(tmp_path)
+    with transaction(database) as connection:
+        add_tenant(connection, credit="0")
+        dearer = tariff(output={"per_million": "0.8"})
+        catalogue.publish(connection, dearer, STARTED_US + HOUR_US)
+    report(database, 1, STARTED_US + HOUR_US)
+    report(database, 2, STARTED_US + HOUR_US - 1)
+    outside.settle_waiting(database, settler)
+    with snapshot(database) as connection:
+        prices = set()
+        for request_id in connection.scalars(select(requests.c.id)):
+            (output,) = (x for x in lines(connection, request_id) if x.component == "output")
+            prices.add(output.unit_price)
+        assert prices == {"0.0000004", "0.0000008"}
+
+
+_examples = itertools.count()
+
+
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    order=st.permutations([0, 3, 59, 61, 3599, 3600, 86_400, 3]), cuts=st.sets(st.integers(1, 7))
+)
+def test_rollups_are_the_same_in_any_order_and_as_made_anew(
+    database: Engine, order: list[int], cuts: set[int]
+) -> None:
+    example = next(_examples)
+    tenant_id = f"ten_{example}"
+    day_us = 24 * HOUR_US
+    base = STARTED_US // day_us * day_us
+    with transaction(database) as connection:
+        add_tenant(connection, tenant_id, credit="0")
+    for place, seconds in enumerate(order):
+        with transaction(database) as connection:
+            request = add_request(connection, f"req_{example}_{place}", tenant_id)
+            final = summary(
+                request_id=request.id,
+                tenant_id=tenant_id,
+                tariff_version_id=request.tariff_version_id,
+                ended_at_us=base + seconds * 10**6,
+            )
+            usage.finalise(connection, final, "text")
+            if place in cuts:
+                rollups.refresh(connection)
+    with transaction(database) as connection:
+        rollups.refresh(connection)
+        assert rollups.waiting(connection) == 0
+        kept = everything(connection, tenant_id)
+        rollups.rebuild(connection, tenant_id)
+        assert everything(connection, tenant_id) == kept
+    assert [row.requests for row in kept if row.width == "day"] == [7, 1]
+    assert [row.requests for row in kept if row.width == "minute"] == [4, 1, 1, 1, 1]
+
+
+def everything(connection: Connection, tenant_id: str) -> list[RollupRow]:
+    return [
+        row
+        for width in rollups.WIDTHS_US
+        for row in rollups.read(connection, tenant_id, width, 0, 2**62)
+    ]
