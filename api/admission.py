@@ -52,8 +52,11 @@ class Admission:
 
     def admit(
         self, principal: Principal, order: Order, key: IdempotencyKey | None
-    ) -> Admitted | Replay:
-        """Admit an order: a request row, a hold and the idempotency key, all or none.
+    ) -> list[Admitted] | Replay:
+        """Admit an order: rows, holds and the idempotency key, all or none.
+
+        Each choice is a request of its own, with its own hold, meter, receipt and place in the
+        rate. The first one has the prompt's tokens; a `max_cost` is shared out evenly.
 
         Raises RateLimited, TenantSuspended, InsufficientCredit, BudgetExhausted,
         CostCeilingTooLow, NoTariff, IdempotencyMismatch, Conflict for the replay of what was
@@ -69,7 +72,7 @@ class Admission:
 
     def _admit(
         self, principal: Principal, order: Order, key: IdempotencyKey | None
-    ) -> Admitted | Replay:
+    ) -> list[Admitted] | Replay:
         now = clock.now_us()
         tenant_id = principal.required_tenant_id
         with transaction(self.database) as connection:
@@ -79,7 +82,8 @@ class Admission:
                     if retention.is_erased(connection, earlier):
                         raise Conflict(f"what {earlier} answered was erased; use another key")
                     return Replay(earlier)
-            rates.count(connection, principal.key_id, self.requests_per_minute, now)
+            for _ in range(order.choices):
+                rates.count(connection, principal.key_id, self.requests_per_minute, now)
             if connection.scalar(
                 tenants.select()
                 .with_only_columns(tenants.c.suspended)
@@ -88,39 +92,55 @@ class Admission:
                 raise TenantSuspended("this tenant is suspended")
             tariff = catalogue.tariff_in_force(connection, tenant_id, now)
             limited = limits.applying(connection, tenant_id, principal.key_id)
-            usage = AdmittedRequest(
-                id=f"req_{uuid_utils.uuid7().hex}",
-                tenant_id=tenant_id,
-                key_id=principal.key_id,
-                model=order.model,
-                route=order.route,
-                tariff_version_id=tariff.id,
-                parameters=order.parameters,
-                prompt=order.prompt,
-                input_tokens=len(order.input_ids),
-                max_tokens=order.max_tokens,
-                max_cost_nano=order.max_cost_nano,
-                end_user=order.end_user,
-                tags=order.tags,
-                test_mode=principal.test_mode,
-                started_at_us=now,
-                project_id=projects.of_key(connection, principal.key_id),
-            )
+            project_id = projects.of_key(connection, principal.key_id)
+            request_id = f"req_{uuid_utils.uuid7().hex}"
+            ceiling = order.max_cost_nano
+            usages = [
+                AdmittedRequest(
+                    id=choice_id,
+                    tenant_id=tenant_id,
+                    key_id=principal.key_id,
+                    model=order.model,
+                    route=order.route,
+                    tariff_version_id=tariff.id,
+                    parameters=order.parameters | {"choice": choice},
+                    prompt=order.prompt,
+                    input_tokens=0 if choice else len(order.input_ids),
+                    max_tokens=order.max_tokens,
+                    max_cost_nano=None if ceiling is None else ceiling // order.choices,
+                    end_user=order.end_user,
+                    tags=order.tags,
+                    test_mode=principal.test_mode,
+                    started_at_us=now,
+                    project_id=project_id,
+                )
+                for choice, choice_id in enumerate(choice_ids(request_id, order.choices))
+            ]
             if limited:
                 lock_tenant(connection, tenant_id, tariff.currency)
-                limits.check(connection, limited, usage)
-            usage_requests.admit(connection, usage)
-            self.gate.admit(connection, usage, expires_at_us=now + self.hold_lifetime_s * 10**6)
+            for usage in usages:
+                if limited:
+                    limits.check(connection, limited, usage)
+                usage_requests.admit(connection, usage)
+                self.gate.admit(connection, usage, expires_at_us=now + self.hold_lifetime_s * 10**6)
             if key is not None:
                 idempotency.claim(
-                    connection, tenant_id, order.route, key, request_id=usage.id, now_us=now
+                    connection, tenant_id, order.route, key, request_id=request_id, now_us=now
                 )
             scope = retention.cache_scope(connection, tenant_id)
-        return Admitted(usage, _generation_request(usage, order, scope))
+        return [
+            Admitted(usage, _generation_request(usage, order, choice, scope))
+            for choice, usage in enumerate(usages)
+        ]
+
+
+def choice_ids(request_id: str, choices: int) -> tuple[str, ...]:
+    """The ids of an order's requests, one for each choice; the first is the order's own."""
+    return (request_id, *(f"{request_id}.{choice}" for choice in range(1, choices)))
 
 
 def _generation_request(
-    usage: AdmittedRequest, order: Order, cache_scope: str
+    usage: AdmittedRequest, order: Order, choice: int, cache_scope: str
 ) -> GenerationRequest:
     deadline_ns = (
         None if order.deadline_ms is None else time.monotonic_ns() + order.deadline_ms * 1_000_000
@@ -135,4 +155,7 @@ def _generation_request(
         draft=order.draft,
         draft_scope=order.draft_scope,
         deadline_ns=deadline_ns,
+        choice=choice,
+        top_logprobs=order.top_logprobs or 0,
+        json_schema=order.json_schema,
     )

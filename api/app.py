@@ -23,7 +23,10 @@ from api.inference import openai_routes, routes
 from api.inference.audits import AuditDesk
 from api.inference.orders import ServedModel
 from api.ingestion import routes as ingestion_routes
+from api.invoices.routes import invoice_desk_router, invoices_router
 from api.metrics import metrics
+from api.payments.cashier import Cashier
+from api.payments.routes import payment_desk_router, stripe_webhook, top_ups_router
 from api.reference import problems_router
 from api.review.routes import review_router
 from api.session_secret import session_secret
@@ -59,6 +62,9 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
     def provide_signer() -> Signer:
         return gateway.signer
 
+    def provide_cashier() -> Cashier:
+        return gateway.cashier
+
     audit_desk = AuditDesk(settings)
 
     def provide_audits() -> AuditDesk:
@@ -81,6 +87,11 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             openai_routes.model,
             ingestion_routes.report_usage,
             usage_router,
+            invoices_router,
+            invoice_desk_router,
+            top_ups_router,
+            payment_desk_router,
+            stripe_webhook,
             review_router,
             webhooks_router,
             admin_router,
@@ -107,6 +118,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             "served": Provide(provide_served, sync_to_thread=False),
             "audits": Provide(provide_audits, sync_to_thread=False),
             "signer": Provide(provide_signer, sync_to_thread=False),
+            "cashier": Provide(provide_cashier, sync_to_thread=False),
             "webhooks_allow_private": Provide(provide_webhooks_allow_private, sync_to_thread=False),
             "principal": Provide(provide_principal, sync_to_thread=True),
         },

@@ -21,7 +21,7 @@ from api.errors import InvalidBody
 
 T = TypeVar("T")
 
-_PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
+_PATH = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _FIELD = re.compile(r"^Object (?:contains unknown|missing required) field `(?P<field>[^`]*)`")
 
 

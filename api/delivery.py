@@ -1,4 +1,4 @@
-"""From the recorder's thread to whoever waits for a request: one stream per live request.
+"""From the recorder's thread to whoever waits for a request: one stream per live order.
 
 Only durable facts pass here, so what a client has seen can always be billed, and what is billed
 could always have been seen.
@@ -7,7 +7,7 @@ could always have been seen.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from threading import Lock
 
 from metering.events import RequestSummary
@@ -15,10 +15,14 @@ from metering.protocols import CommittedBlock
 
 
 class Stream:
-    """What one request delivers, in order: its blocks, then its summary. Read by one task."""
+    """What the choices of one order deliver, each in order: its blocks, then its summary.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    Read by one task.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, choices: int) -> None:
         self._loop = loop
+        self._choices = choices
         self._queue: asyncio.Queue[CommittedBlock | RequestSummary] = asyncio.Queue()
 
     def put(self, item: CommittedBlock | RequestSummary) -> None:
@@ -27,21 +31,23 @@ class Stream:
             self._loop.call_soon_threadsafe(self._queue.put_nowait, item)
 
     async def items(self, quiet_s: float) -> AsyncIterator[CommittedBlock | RequestSummary | None]:
-        """Yield what comes, the summary last; null wherever nothing came for `quiet_s`."""
-        item: CommittedBlock | RequestSummary | None = None
-        while not isinstance(item, RequestSummary):
+        """Yield what comes, a summary last; null wherever nothing came for `quiet_s`."""
+        item: CommittedBlock | RequestSummary | None
+        unfinished = self._choices
+        while unfinished:
             try:
                 async with asyncio.timeout(quiet_s):
                     item = await self._queue.get()
             except TimeoutError:
                 item = None
+            unfinished -= isinstance(item, RequestSummary)
             yield item
 
-    async def settled(self) -> RequestSummary:
-        """Wait for the end, passing over blocks."""
-        while not isinstance(item := await self._queue.get(), RequestSummary):
-            pass
-        return item
+    async def settled(self) -> None:
+        """Wait for the end of every choice, passing over blocks."""
+        unfinished = self._choices
+        while unfinished:
+            unfinished -= isinstance(await self._queue.get(), RequestSummary)
 
 
 class Delivery:
@@ -51,17 +57,18 @@ class Delivery:
         self._lock = Lock()
         self._streams: dict[str, Stream] = {}
 
-    def open(self, request_id: str, loop: asyncio.AbstractEventLoop) -> Stream:
-        """Open the stream of a request that is about to be submitted."""
-        stream = Stream(loop)
+    def open(self, request_ids: Sequence[str], loop: asyncio.AbstractEventLoop) -> Stream:
+        """Open the one stream of requests that are about to be submitted."""
+        stream = Stream(loop, len(request_ids))
         with self._lock:
-            self._streams[request_id] = stream
+            self._streams.update(dict.fromkeys(request_ids, stream))
         return stream
 
-    def close(self, request_id: str) -> None:
+    def close(self, request_ids: Sequence[str]) -> None:
         """Forget a stream whose reader has gone; later items are dropped."""
         with self._lock:
-            self._streams.pop(request_id, None)
+            for request_id in request_ids:
+                self._streams.pop(request_id, None)
 
     def deliver(self, block: CommittedBlock) -> None:
         """Offer a committed block to its stream, if anyone still reads it."""

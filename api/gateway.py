@@ -7,6 +7,7 @@ recorder, which makes them durable and hands them to `delivery`; the caller read
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Event, Thread
 
@@ -22,6 +23,8 @@ from api.errors import SchemaMismatch
 from api.inference import idempotency
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order, ServedModel
+from api.payments.cashier import Cashier
+from api.payments.opening import open_provider
 from api.protocols import EngineClient
 from api.settings import Settings
 from api.tenure import Tenure
@@ -33,6 +36,7 @@ from billing.settlement import Settlement
 from billing.signing import Signer
 from engine.dfm.catalogue import resolve
 from engine.errors import EngineError
+from engine.grammar.grammars import Grammars
 from engine.process import EngineProcess
 from engine.records import EngineInfo, EngineStats
 from engine.tokenizer import Tokenizer
@@ -46,10 +50,15 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A request that was submitted, and the stream it will arrive on."""
+    """An order that was submitted, and the stream its choices will arrive on."""
 
-    request_id: str
+    request_ids: tuple[str, ...]  # one for each choice
     stream: Stream
+
+    @property
+    def request_id(self) -> str:
+        """The order's own id: its first choice's."""
+        return self.request_ids[0]
 
 
 class Gateway:
@@ -81,6 +90,9 @@ class Gateway:
             self.database, self.gate, settings.requests_per_minute, settings.hold_lifetime_s
         )
         self.started_at_s = now_us() // 10**6
+        self.cashier = Cashier(
+            self.database, open_provider(settings), settings.public_url, settings.sweep_interval_s
+        )
         self._tenure = Tenure(self.database)
         self._chores = (
             usage_chores(self.database, self._settlement),
@@ -111,11 +123,13 @@ class Gateway:
             tokenizer=self.tokenizer,
             context_length=info.context_length,
             max_tokens_default=self.settings.max_tokens_default,
+            grammars=Grammars(self.tokenizer, guarded=True),
         )
         recovered = self.recorder.recover()
         if recovered:
             log.warning("requests.recovered", count=recovered)
         self._sweeper.start()
+        self.cashier.start()
         for chores in self._chores:
             chores.start()
         log.info("gateway.started", model=info.model, backend=info.backend, pid=info.pid)
@@ -123,6 +137,7 @@ class Gateway:
     def close(self) -> None:
         """Stop the engine, settle what it had in flight, and close the database."""
         self._stopping.set()
+        self.cashier.close()
         for chores in self._chores:
             chores.close()
         self.engine.close()
@@ -155,10 +170,9 @@ class Gateway:
             work.add_done_callback(self._abandon)
             raise
 
-    async def cancel(self, request_id: str) -> None:
+    async def cancel(self, live: Live) -> None:
         """The client went away: stop, and bill exactly what was committed before."""
-        self.delivery.close(request_id)
-        await asyncio.shield(asyncio.to_thread(self.recorder.cancel, request_id))
+        await asyncio.shield(asyncio.to_thread(self._cancel, live.request_ids))
 
     def _admit_and_start(
         self,
@@ -170,20 +184,34 @@ class Gateway:
         admitted = self.admission.admit(principal, order, key)
         if isinstance(admitted, Replay):
             return admitted
-        request_id = admitted.usage.id
-        self.recorder.track(admitted.usage)
-        stream = self.delivery.open(request_id, loop)
+        request_ids = tuple(each.usage.id for each in admitted)
+        for each in admitted:
+            self.recorder.track(each.usage)
+        stream = self.delivery.open(request_ids, loop)
+        started: list[str] = []
         try:
-            self.engine.submit(admitted.generation)
+            # The first choice goes last: it has the prompt's tokens, and if another one is
+            # refused nobody pays for them.
+            for each in reversed(admitted):
+                self.engine.submit(each.generation)
+                started.append(each.usage.id)
         except Exception as error:
-            # Whatever it was, the request must end and its hold with it. A retry under the same
-            # key is a new request: this one was never begun.
-            self.delivery.close(request_id)
-            self.recorder.refuse(request_id, str(error))
+            # Whatever it was, every request must end and its hold with it. A retry under the same
+            # key is a new order: this one was never begun, or is cut off here.
+            self._cancel(started)
+            self.delivery.close(request_ids)
+            for request_id in request_ids:
+                if request_id not in started:
+                    self.recorder.refuse(request_id, str(error))
             with transaction(self.database) as connection:
-                idempotency.release(connection, request_id)
+                idempotency.release(connection, request_ids[0])
             raise
-        return Live(request_id, stream)
+        return Live(request_ids, stream)
+
+    def _cancel(self, request_ids: Sequence[str]) -> None:
+        self.delivery.close(request_ids)
+        for request_id in request_ids:
+            self.recorder.cancel(request_id)
 
     def _record_engine(self, info: EngineInfo) -> None:
         """Receipts name this engine from now on, and its process is the one that is metered."""
@@ -193,8 +221,7 @@ class Gateway:
 
     def _abandon(self, work: asyncio.Future[Live | Replay]) -> None:
         if work.exception() is None and isinstance(live := work.result(), Live):
-            self.delivery.close(live.request_id)
-            Thread(target=self.recorder.cancel, args=(live.request_id,)).start()
+            Thread(target=self._cancel, args=(live.request_ids,)).start()
 
     def _sweep(self) -> None:
         lifetime_us = self.settings.hold_lifetime_s * 10**6

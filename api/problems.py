@@ -95,6 +95,26 @@ TABLE: Mapping[type[Exception], Problem] = {
     billing_errors.InvalidVerdict: Problem(422, "invalid_verdict", "The verdict is not valid"),
     billing_errors.InvalidReceipt: Problem(422, "invalid_receipt", "The receipt proves nothing"),
     billing_errors.InvalidSigningKey: INTERNAL,
+    billing_errors.InvalidPeriod: Problem(400, "invalid_period", "This period cannot be billed"),
+    billing_errors.InvoiceNotFound: NOT_FOUND,
+    billing_errors.InvoiceConflict: Problem(
+        409, "invoice_conflict", "The invoice, as it stands, does not allow this"
+    ),
+    billing_errors.PaymentsDisabled: Problem(
+        409, "payments_disabled", "There is no payment provider to pay through"
+    ),
+    billing_errors.PaymentConflict: Problem(
+        409, "payment_conflict", "The payment, as it stands, does not allow this"
+    ),
+    billing_errors.InvalidWebhook: Problem(
+        400, "invalid_webhook", "The webhook is not signed as it should be", False
+    ),
+    billing_errors.ProviderFailed: Problem(
+        503, "payment_provider_unavailable", "The payment provider did not answer; try again", False
+    ),
+    billing_errors.ProviderRefused: Problem(
+        502, "payment_provider_refused", "The payment provider will not do this", False
+    ),
     billing_errors.CannotAudit: Problem(
         409, "cannot_audit", "This receipt's work can't be done again"
     ),

@@ -49,6 +49,10 @@ class Settings(BaseSettings):
     keepalive_s: float = Field(default=15.0, gt=0)
     drain_s: int = Field(default=20, ge=0)
     secure_cookies: bool = False
+    public_url: str = "http://127.0.0.1:8000"
+    stripe_api_key: str | None = None
+    stripe_webhook_secrets: str | None = None
+    stripe_api_base: str | None = None
     webhooks_allow_private: bool = False
     log_level: str = "info"
 

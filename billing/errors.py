@@ -171,5 +171,37 @@ class InvalidSigningKey(BillingError):
     """A key file that is no Ed25519 private key, or that others may read."""
 
 
+class InvalidPeriod(BillingError):
+    """Text that names no period, or a period that is not over yet."""
+
+
+class InvoiceNotFound(BillingError):
+    """No invoice of this id or number."""
+
+
+class InvoiceConflict(BillingError):
+    """What an invoice, as it stands, does not allow; nothing was changed."""
+
+
+class PaymentsDisabled(BillingError):
+    """No payment provider is configured here, or none for this tenant."""
+
+
+class PaymentConflict(BillingError):
+    """What a payment, as it stands, does not allow; nothing was changed."""
+
+
+class InvalidWebhook(BillingError):
+    """A webhook that the provider did not sign, or signed too long ago."""
+
+
+class ProviderFailed(BillingError):
+    """The payment provider did not answer as it should; what it did is unknown."""
+
+
+class ProviderRefused(BillingError):
+    """The payment provider answered that it will not do this, and did nothing."""
+
+
 class CannotAudit(BillingError):
     """The work can't be done again: content erased, another model, a request still running."""

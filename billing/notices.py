@@ -25,6 +25,12 @@ class NoticeType(StrEnum):
     BALANCE_LOW = "balance.low"
     BUDGET_THRESHOLD = "budget.threshold_reached"
     GRANT_EXPIRED = "grant.expired"
+    INVOICE_ISSUED = "invoice.issued"
+    INVOICE_PAID = "invoice.paid"
+    INVOICE_VOIDED = "invoice.voided"
+    INVOICE_CREDITED = "invoice.credited"
+    INVOICE_PAYMENT_FAILED = "invoice.payment_failed"
+    TOP_UP_PAID = "top_up.paid"
     REVIEW_RESOLVED = "review.resolved"
     REVIEW_LAPSED = "review.lapsed"
 

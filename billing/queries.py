@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, tzinfo
 
 import msgspec
-from sqlalchemy import Connection, case, func, literal, or_, select, tuple_
+from sqlalchemy import Connection, case, func, literal, select, tuple_
 
 from billing.ledger.accounts import Account, AccountKind
 from billing.ledger.balances import currency_of
@@ -278,10 +278,10 @@ def statement(
     what it owes, which counts as below zero. `cursor` is the last row's `seq`.
     """
     currency = currency_of(connection, tenant_id)
-    means = [
-        Account(tenant_id, kind, currency).id
-        for kind in (AccountKind.TENANT_CREDIT, AccountKind.PROMOTIONAL, AccountKind.RECEIVABLE)
-    ]
+    k = AccountKind
+    kinds = (k.TENANT_CREDIT, k.PROMOTIONAL, k.ACCRUED, k.RECEIVABLE)
+    means = [Account(tenant_id, kind, currency).id for kind in kinds]
+    # What only moves between them, as accrued usage onto an invoice, changes nothing.
     came_in = transfers.c.credit_account_id.in_(means)
     query = (
         select(
@@ -292,7 +292,7 @@ def statement(
             case((came_in, transfers.c.amount_nano), else_=-transfers.c.amount_nano),
             transfers.c.currency,
         )
-        .where(or_(came_in, transfers.c.debit_account_id.in_(means)))
+        .where(came_in != transfers.c.debit_account_id.in_(means))
         .order_by(transfers.c.seq.desc())
         .limit(limit)
     )

@@ -40,7 +40,7 @@ PORTABLE_BACKENDS = frozenset({"blocks"})
 TOLERANCE_UNATS = 1_000
 
 TAKEN_AS_STATED = ("energy", "blocks", "cached_input_tokens", "drafting")
-_REPEATED = ("output", "units", "confidence", "information_bits", "lines", "total")
+_REPEATED = ("parameters", "output", "units", "confidence", "information_bits", "lines", "total")
 _BY_ITSELF = frozenset({FinishReason.STOP, FinishReason.LENGTH})
 
 
@@ -73,14 +73,21 @@ def generation_request(admitted: AdmittedRequest, prompt_ids: Sequence[int]) -> 
     """The request as the engine was given it, undrafted and without its deadline."""
     parameters = admitted.parameters
     names = {field.name for field in msgspec.structs.fields(SamplingParams)} & set(parameters)
+    sampling = {name: parameters[name] for name in names}
+    biases = sampling.pop("logit_bias", {})
+    sampling["logit_bias"] = [(int(token), bias) for token, bias in biases.items()]
+    schema = parameters.get("json_schema")
     return GenerationRequest(
         request_id=admitted.id,
         tenant_id=admitted.tenant_id,
         prompt_ids=tuple(prompt_ids),
         max_tokens=admitted.max_tokens,
-        sampling=msgspec.convert({name: parameters[name] for name in names}, SamplingParams),
+        sampling=msgspec.convert(sampling, SamplingParams),
         stop=tuple(parameters.get("stop", ())),
         draft=False,
+        choice=parameters.get("choice", 0),
+        top_logprobs=parameters.get("top_logprobs") or 0,
+        json_schema=None if schema is None else json.dumps(schema),
     )
 
 
@@ -111,7 +118,11 @@ def audit(
     before = tuple(check(evidence, version, public_keys))
     again = _Repeated.of(evidence, steps, engine.vocab_size, tolerance)
     figures = [
-        ("input tokens", len(prompt_ids), summary.input_tokens),
+        (
+            "input tokens",
+            0 if admitted.parameters.get("choice") else len(prompt_ids),
+            summary.input_tokens,
+        ),
         *again.figures(summary),
         *_receipt(evidence, admitted, version, document, again),
     ]
@@ -287,6 +298,7 @@ def _receipt(
         engine=None,
         review=None,
         test_mode=admitted.test_mode,
+        parameters=admitted.parameters,
         issued_at_us=0,
     )
     actual = {**document, "lines": lines}

@@ -7,8 +7,10 @@ and joules only as they are shown to it.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -41,10 +43,14 @@ def receipt_document(
     *,
     engine: EngineInfo | None,
     review: ReviewTerms | None,
+    parameters: Mapping[str, Any],
     test_mode: bool,
     issued_at_us: int,
 ) -> dict[str, Any]:
-    """The receipt of a settled request. `engine` is null when none had been started yet."""
+    """The receipt of a settled request. `engine` is null when none had been started yet.
+
+    `parameters` are those it was admitted with.
+    """
     return {
         "schema": RECEIPT_SCHEMA,
         "request_id": summary.request_id,
@@ -62,11 +68,13 @@ def receipt_document(
             "architecture": engine.architecture if engine else None,
         },
         "engine": _engine(engine),
+        "parameters": {name: _parameter(value) for name, value in parameters.items()},
         "output": {
             "sha256": summary.output_sha256,
             "input_tokens": summary.input_tokens,
             "cached_input_tokens": summary.cached_input_tokens,
             "output_tokens": summary.output_tokens,
+            "forced_tokens": summary.forced_tokens,
             "unattached_tokens": summary.unattached_tokens,
             "blocks": summary.blocks,
             "verified_blocks": summary.verified_blocks,
@@ -167,6 +175,18 @@ def _engine(engine: EngineInfo | None) -> dict[str, Any] | None:
         "batch_invariant": engine.batch_invariant,
         "rope_scaling_factor": f"{engine.rope_scaling_factor:g}",
     }
+
+
+def _parameter(value: Any) -> Any:
+    """A flag or a number as it stands; text, which may be content, by its JSON's hash."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return plain(Decimal(repr(value)))
+    if not value:
+        return None
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return {"sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def _units(summary: RequestSummary) -> dict[str, Any]:

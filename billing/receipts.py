@@ -14,6 +14,7 @@ from sqlalchemy import Connection, insert, select
 
 from billing.catalogue import TariffVersion
 from billing.errors import BillingError
+from billing.invoices import closed_periods
 from billing.rating import Line
 from billing.receipt_documents import (
     ReviewTerms,
@@ -23,7 +24,7 @@ from billing.receipt_documents import (
 from billing.rows import insert_once
 from billing.signing import ALGORITHM, Signer, public_keys
 from billing.tables import adjustments as adjustments_table
-from billing.tables import receipts
+from billing.tables import rated_lines, receipts
 from billing.verification import VerifiedReceipt, verify, verify_adjustment
 from engine.records import EngineInfo
 from metering import clock
@@ -51,6 +52,7 @@ def issue(
     *,
     engine: EngineInfo | None,
     review: ReviewTerms | None,
+    parameters: Mapping[str, Any],
     test_mode: bool,
 ) -> None:
     """Sign and store a request's receipt, within the caller's transaction. Once per request."""
@@ -62,6 +64,7 @@ def issue(
             lines,
             engine=engine,
             review=review,
+            parameters=parameters,
             test_mode=test_mode,
             issued_at_us=now,
         )
@@ -115,7 +118,7 @@ def adjust(
             issued_at_us=now,
         )
     )
-    insert_once(
+    if insert_once(
         connection,
         adjustments_table,
         {
@@ -130,7 +133,16 @@ def adjust(
             "amount_nano": amount_nano,
             "created_at_us": now,
         },
-    )
+    ):
+        # Of the period of its request, which may be closed.
+        ended_at_us = connection.scalar(
+            select(rated_lines.c.event_time_us)
+            .where(rated_lines.c.request_id == request_id)
+            .limit(1)
+        )
+        closed_periods.note(
+            connection, cited.tenant_id, now if ended_at_us is None else ended_at_us
+        )
 
 
 def receipt(

@@ -1,4 +1,4 @@
-"""Do all books tell the same story? Engine = events = summaries = lines = ledger = receipts.
+"""Do all books tell the same story? Engine, events, summaries, lines, ledger, receipts, invoices.
 
 Reads one state of the database and changes nothing. Every figure is had twice, by different ways,
 and each pair that differs is named. An empty list of differences is the proof.
@@ -14,6 +14,7 @@ from sqlalchemy import Connection, func, select
 
 from billing import catalogue, credit_checks, request_checks, signing
 from billing.differences import Difference
+from billing.invoices import checks
 from billing.ledger.accounts import NEVER_NEGATIVE, AccountKind
 from billing.ledger.holds import HoldState
 from billing.request_evidence import Evidence, gather
@@ -78,6 +79,7 @@ def reconcile(connection: Connection) -> Reconciliation:
     differences += _engine(connection, totals)
     differences += _projections(connection)
     differences += _open(connection)
+    differences += checks.check(connection)
     differences += credit_checks.check(connection)
     return Reconciliation(tuple(differences), totals)
 

@@ -22,7 +22,7 @@ from metering.events import FINAL_STATUSES, EnergyClass
 from metering.ingestion.outside import ROUTE as OUTSIDE
 
 # What a tenant pays from, and what goes back to it.
-MEANS = frozenset({"tenant_credit", "promotional", "receivable"})
+MEANS = frozenset({"tenant_credit", "promotional", "accrued"})
 
 
 def check(

@@ -41,7 +41,7 @@ def paid_by_tenant(connection: Connection, request_id: str) -> bool:
         .join(transfers, transfers.c.debit_account_id == accounts.c.id)
         .where(transfers.c.id == _fee_id(request_id))
     )
-    return payer in (AccountKind.HOLDS, AccountKind.TENANT_CREDIT, AccountKind.RECEIVABLE)
+    return payer in (AccountKind.HOLDS, AccountKind.TENANT_CREDIT, AccountKind.ACCRUED)
 
 
 def refundable(connection: Connection, item: ReviewItem) -> int:

@@ -6,6 +6,7 @@ request is settled exactly when it is final.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from decimal import Decimal
 
@@ -13,6 +14,7 @@ from sqlalchemy import Connection, Row, insert, select
 
 from billing import catalogue, rating, receipts, review
 from billing.catalogue import TariffVersion
+from billing.invoices import closed_periods
 from billing.ledger import alerts, holds, receivables
 from billing.ledger.accounts import lock_tenant
 from billing.ledger.holds import Settled
@@ -92,6 +94,7 @@ class Settlement:
             terms = ReviewTerms(terms.reason, terms.fee_nano, "operator")
         lines = _paid_lines(charge, settled)
         _store(connection, summary, tariff, lines)
+        closed_periods.note(connection, summary.tenant_id, summary.ended_at_us)
         receipts.issue(
             connection,
             self._signer,
@@ -100,6 +103,7 @@ class Settlement:
             lines,
             engine=engine,
             review=terms,
+            parameters=json.loads(request.parameters),
             test_mode=request.test_mode,
         )
         alerts.balance(connection, summary.tenant_id)
@@ -117,9 +121,14 @@ class Settlement:
             )
 
 
-def _request(connection: Connection, request_id: str) -> Row[bool, str, bool]:
+def _request(connection: Connection, request_id: str) -> Row[bool, str, str, bool]:
     return connection.execute(
-        select(requests.c.test_mode, tenants.c.currency, tenants.c.review_opt_in)
+        select(
+            requests.c.test_mode,
+            requests.c.parameters,
+            tenants.c.currency,
+            tenants.c.review_opt_in,
+        )
         .join(tenants, tenants.c.id == requests.c.tenant_id)
         .where(requests.c.id == request_id)
     ).one()

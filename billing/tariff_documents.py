@@ -16,7 +16,8 @@ from billing.errors import InvalidTariff
 
 # What PyYAML raises, besides its own errors, for a scalar that is not what its tag says.
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-_DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{1,18})?")
+_DECIMAL = re.compile(r"[0-9]{1,13}(\.[0-9]{1,18})?")
+_ENTRY = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,10 @@ def read(kind: type[msgspec.Struct], value: Any, path: str, errors: list[str]) -
 
 
 def _value(hint: Any, value: Any, path: str, errors: list[str]) -> Any:
+    if get_origin(hint) is tuple:
+        return _sequence(get_args(hint)[0], value, path, errors)
+    if get_origin(hint) is dict:
+        return _named(get_args(hint)[1], value, path, errors)
     options = [option for option in get_args(hint) if option is not NoneType]
     if get_origin(hint) is not Annotated and options:  # `X | None`
         return None if value is None else _value(options[0], value, path, errors)
@@ -110,6 +115,25 @@ def _value(hint: Any, value: Any, path: str, errors: list[str]) -> Any:
             errors.append(f"{path}: must be {rule.words}, not {shown}")
         return value
     return _decimal(rule, value, path, errors)
+
+
+def _sequence(kind: Any, value: Any, path: str, errors: list[str]) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        errors.append(f"{path}: must be a list, not {_name(value)}")
+        return ()
+    return tuple(_value(kind, each, f"{path}[{place}]", errors) for place, each in enumerate(value))
+
+
+def _named(kind: Any, value: Any, path: str, errors: list[str]) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        errors.append(f"{path}: must be a mapping, not {_name(value)}")
+        return {}
+    errors += [
+        f"{path}.{key}: a name has up to 40 lower-case letters, digits and dashes"
+        for key in value
+        if not isinstance(key, str) or not _ENTRY.fullmatch(key)
+    ]
+    return {key: _value(kind, each, f"{path}.{key}", errors) for key, each in value.items()}
 
 
 def _decimal(limits: Limits, value: Any, path: str, errors: list[str]) -> Decimal | None:

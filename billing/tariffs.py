@@ -20,6 +20,7 @@ import yaml
 
 from billing.errors import InvalidTariff
 from billing.money import plain
+from billing.period_terms import PeriodPrice, contradictions
 from billing.tariff_documents import Limits, Text, load, read
 
 SCHEMA = "dflash.tariff/1"
@@ -119,6 +120,7 @@ class Tariff(msgspec.Struct, frozen=True):
     information: Information | None = None
     blocks: Blocks | None = None
     request: Request | None = None
+    period: dict[str, PeriodPrice] | None = None  # by name: lines of the period's invoice
 
 
 def parse(document: Mapping[str, Any] | str) -> Tariff:
@@ -170,7 +172,7 @@ def to_yaml(tariff: Tariff) -> str:
 def _contradictions(tariff: Tariff) -> list[str]:
     errors = []
     components = (tariff.input, tariff.output, tariff.energy, tariff.information, tariff.blocks)
-    if all(part is None for part in (*components, tariff.request)):
+    if all(part is None for part in (*components, tariff.request)) and not tariff.period:
         errors.append("nothing is priced: give at least one component")
     if tariff.energy is not None and tariff.energy.per_million == JoulePrices():
         errors.append("energy.per_million: price at least one energy class")
@@ -182,10 +184,14 @@ def _contradictions(tariff: Tariff) -> list[str]:
         and bounds.minimum > bounds.maximum
     ):
         errors.append("request.minimum: above request.maximum")
+    for name, price in (tariff.period or {}).items():
+        errors += contradictions(name, price)
     return errors
 
 
 def _written(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _written(part) for key, part in value.items() if part is not None}
+    if isinstance(value, list | tuple):
+        return [_written(part) for part in value]
     return plain(value) if isinstance(value, Decimal) else value

@@ -71,7 +71,12 @@ def home(viewer: Viewer) -> str:
 def navigation(viewer: Viewer) -> tuple[tuple[str, str], ...]:
     """The pages open to a role, as (path below the prefix, label)."""
     if viewer.tenant_id is not None:
-        return (("/overview", "Overview"), ("/receipts", "Receipts"), ("/statement", "Statement"))
+        return (
+            ("/overview", "Overview"),
+            ("/receipts", "Receipts"),
+            ("/statement", "Statement"),
+            ("/invoices", "Invoices"),
+        )
     reviews = ("/reviews", "Reviews")
     if viewer.role not in OPERATOR_ROLES:
         return (reviews,)

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from billing.receipts import Signer
 from dashboards import access, doors, failures
-from dashboards.billing import overview, receipts, statement
+from dashboards.billing import invoices, overview, receipts, statement
 from dashboards.operator import engine, reconciliation, reviews
 from dashboards.protocols import AuditLog, FindPrincipal, Host
 from dashboards.rendering import PREFIX, STATIC
@@ -27,6 +27,7 @@ HANDLERS = (
     *overview.HANDLERS,
     *receipts.HANDLERS,
     *statement.HANDLERS,
+    *invoices.HANDLERS,
     *reviews.HANDLERS,
     *engine.HANDLERS,
     *reconciliation.HANDLERS,

@@ -38,7 +38,9 @@ COMMANDS: dict[str, Entry] = {
     "convert": Entry("engine.cli", "Convert a GGUF file to .dfm."),
     "models": Entry("engine.cli", "List the known models and the files at hand."),
     "generate": Entry("engine.generation_cli", "Generate from prompts, without a gateway."),
-    "bench": Entry("engine.generation_cli", "Measure decoding with and without drafting."),
+    "bench": Entry("engine.bench_cli", "Measure decoding beside variants, peers, the machine."),
+    "eval": Entry("engine.evaluation_cli", "Measure what a model file is worth: perplexity."),
+    "train-head": Entry("engine.training_cli", "Train a draft head on the model's own answers."),
     "units": Entry("metering.cli", "Show the semantic units of a text."),
     "usage": Entry("metering.usage_cli", "Show usage rollups, rebuild them, measure intake."),
     "tenant": Entry("api.cli", "Create and list tenants."),
@@ -56,6 +58,8 @@ COMMANDS: dict[str, Entry] = {
     "receipt": Entry(
         "api.receipt_cli", "Show a receipt, verify it offline, or audit it by replay."
     ),
+    "invoice": Entry("billing.invoices.cli", "Close periods, and list and settle invoices."),
+    "payments": Entry("billing.payments.cli", "Push to the payment provider, and see what waits."),
     "reconcile": Entry("billing.cli", "Compare counters, events, rated lines and ledger."),
 }
 
@@ -206,7 +210,14 @@ def _context(home: Path | None, database_url: str | None) -> object:
             f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()
         )
         raise click.UsageError(f"settings: {faults}") from error
-    return CliContext(settings.home, settings.resolved_database_url, record=_record)
+    from api.payments.opening import open_provider
+
+    return CliContext(
+        settings.home,
+        settings.resolved_database_url,
+        record=_record,
+        open_provider=lambda: open_provider(settings),
+    )
 
 
 def _record(connection: Any, **entry: Any) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from engine.errors import EngineError
 from engine.loop.decoding import DecodeLoop
 from engine.loop.tally import counted
 from engine.processors import LogitsProcessor
-from engine.records import BlockRecord, DraftCounters, FinishReason, FinishRecord, StepRecord
+from engine.records import (
+    Alternative,
+    BlockRecord,
+    DraftCounters,
+    FinishReason,
+    FinishRecord,
+    StepRecord,
+)
 from engine.requests import GenerationRequest
 
 
@@ -21,6 +28,9 @@ class Completion:
     prompt_tokens: int
     token_ids: tuple[int, ...]
     text: bytes
+    logprobs: tuple[float, ...]  # nats, raw; parallel to `token_ids`
+    alternatives: tuple[tuple[Alternative, ...], ...]  # parallel too; empty if not asked for
+    forced: tuple[int, ...]  # indexes of tokens to which a grammar left no alternative
     finish_reason: FinishReason
     detail: str | None
     counters: DraftCounters
@@ -56,12 +66,21 @@ class _Unfinished:
             prompt_tokens=len(self.request.prompt_ids),
             token_ids=tuple(token for block in self.blocks for token in block.token_ids),
             text=b"".join(piece for block in self.blocks for piece in block.pieces),
+            logprobs=tuple(value for block in self.blocks for value in block.logprobs),
+            alternatives=tuple(beside for block in self.blocks for beside in block.alternatives),
+            forced=tuple(self._forced()),
             finish_reason=finish.reason,
             detail=finish.detail,
             counters=counted(self.blocks),
             prefill_ms=prefill_ms,
             decode_tokens_per_s=tokens_per_s,
         )
+
+    def _forced(self) -> Iterator[int]:
+        first = 0
+        for block in self.blocks:
+            yield from (first + index for index in block.forced)
+            first += len(block.token_ids)
 
 
 def complete(
@@ -70,8 +89,11 @@ def complete(
     *,
     concurrency: int,
     processors: Sequence[LogitsProcessor] = (),
+    observe: Callable[[StepRecord], None] = lambda _: None,
 ) -> Iterator[Completion]:
     """Run requests to their end, `concurrency` at a time; yields each as it finishes.
+
+    A request is taken from `requests` just before it is submitted; `observe` hears of every step.
 
     Raises what the loop's `submit` raises, after which the loop still holds the others. A caller
     that stops iterating leaves requests in the loop too.
@@ -90,6 +112,7 @@ def complete(
         step = loop.step()
         if step is None:
             continue
+        observe(step)
         for part in step.work:
             for request_id in (part.request_id, *part.shared_with):
                 unfinished = running.get(request_id)

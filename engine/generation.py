@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -87,6 +88,11 @@ class DFlashModel:
         top_p: float = 1.0,
         min_p: float = 0.0,
         seed: int | Sequence[int] = 0,
+        repetition_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        logit_bias: Mapping[int, float] | None = None,
+        json_schema: Mapping[str, Any] | str | None = None,
         stop: Sequence[str] = (),
         logits_processor: Iterable[LogitsProcessor] = (),
         draft: bool = True,
@@ -101,9 +107,11 @@ class DFlashModel:
         `inputs` is one prompt or a batch, not padded; rows of a list may differ in length. Rows are
         padded on the right with the lowest end-of-text id. A row's tokens depend on nothing but
         itself: not on its neighbours, not on drafting. Rows with the same seed share their
-        uniforms; give one seed per row where equal prompts should differ. Drafting parameters are
-        the model's own where they are null. Raises InvalidRequest, and EngineError where a logits
-        processor fails.
+        uniforms; give one seed per row where equal prompts should differ. `repetition_penalty`
+        counts prompt and output, as transformers does; `frequency_penalty`, `presence_penalty` and
+        `logit_bias` are OpenAI's. An output that ends by itself satisfies `json_schema`. Drafting
+        parameters are the model's own where they are null. Raises InvalidRequest, and EngineError
+        where a logits processor fails.
         """
         changes = {
             "draft_block_size": draft_block_size,
@@ -115,8 +123,18 @@ class DFlashModel:
         completions = self.complete(
             inputs,
             max_new_tokens=max_new_tokens,
-            sampling=SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p),
+            sampling=SamplingParams(
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                min_p=min_p,
+                repetition_penalty=repetition_penalty,
+                frequency_penalty=frequency_penalty,
+                presence_penalty=presence_penalty,
+                logit_bias=tuple(sorted((logit_bias or {}).items())),
+            ),
             seed=seed,
+            json_schema=_schema_text(json_schema),
             stop=stop,
             logits_processor=logits_processor,
             config=msgspec.structs.replace(
@@ -144,9 +162,12 @@ class DFlashModel:
         stop: Sequence[str],
         logits_processor: Iterable[LogitsProcessor],
         config: EngineConfig,
+        json_schema: str | None = None,
+        top_logprobs: int = 0,
     ) -> list[Completion]:
-        """Continue each row and say how it went: text, counters, times. See `generate`.
+        """Continue each row and say how it went: text, scores, counters, times. See `generate`.
 
+        `top_logprobs` tokens are reported beside each, by the model's own log-probabilities.
         Of `config`, only the drafting parameters and the step's limits count here.
         """
         prompts = _rows(inputs)
@@ -161,14 +182,10 @@ class DFlashModel:
                     tenant_id="local",
                     prompt_ids=tuple(prompt),
                     max_tokens=max_new_tokens,
-                    sampling=SamplingParams(
-                        temperature=sampling.temperature,
-                        top_k=sampling.top_k,
-                        top_p=sampling.top_p,
-                        min_p=sampling.min_p,
-                        seed=row_seed,
-                    ),
+                    sampling=msgspec.structs.replace(sampling, seed=row_seed),
                     stop=tuple(stop),
+                    json_schema=json_schema,
+                    top_logprobs=top_logprobs,
                 )
                 for prompt, row_seed in zip(prompts, seeds, strict=True)
             ]
@@ -196,6 +213,10 @@ class DFlashModel:
             self._loop = self._model.loop(config, on_failure=self._errors.__setitem__)
             self._loop_config = config
         return self._loop
+
+
+def _schema_text(schema: Mapping[str, Any] | str | None) -> str | None:
+    return json.dumps(schema) if isinstance(schema, Mapping) else schema
 
 
 def _rows(inputs: Inputs) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""`dflash generate` and `dflash bench`: decoding from the command line, without a gateway."""
+"""`dflash generate`: decoding from the command line, without a gateway."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from engine.options import engine_parameters, given_parameters
 from engine.requests import GenerationRequest, SamplingParams
 
 if TYPE_CHECKING:
-    from engine.benchmark import ConcurrencyResult
     from engine.completions import Completion
     from engine.prompts import Prompt
     from engine.tokenizer import Tokenizer
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 _DEFAULTS = EngineConfig()
 
 
-def _engine_options(command: Callable[..., None]) -> Callable[..., None]:
+def engine_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that set up the model and the draft layer."""
     options = (
         click.option("--model", default=DEFAULT_MODEL, show_default=True, help="A name or a path."),
@@ -41,7 +40,7 @@ def _engine_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command("generate")
-@_engine_options
+@engine_options
 @click.option("--prompt", help="Raw text to continue.")
 @click.option(
     "--prompts",
@@ -55,6 +54,28 @@ def _engine_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--top-p", type=float, default=1.0, show_default=True)
 @click.option("--min-p", type=float, default=0.0, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--repetition-penalty", type=float, default=1.0, show_default=True)
+@click.option("--frequency-penalty", type=float, default=0.0, show_default=True)
+@click.option("--presence-penalty", type=float, default=0.0, show_default=True)
+@click.option(
+    "--logit-bias",
+    type=(int, float),
+    multiple=True,
+    metavar="TOKEN BIAS",
+    help="Add to a token's logit; may be repeated.",
+)
+@click.option(
+    "--json-schema",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with the JSON schema that the answer must satisfy.",
+)
+@click.option(
+    "--top-logprobs",
+    type=int,
+    default=0,
+    show_default=True,
+    help="With --json: the likeliest tokens beside each.",
+)
 @click.option("--stop", multiple=True, help="End where this string begins; may be repeated.")
 @click.option("--draft/--no-draft", default=True, show_default=True)
 @click.option("--rollback", type=click.Choice(ROLLBACK_POLICIES), default=_DEFAULTS.rollback)
@@ -68,7 +89,7 @@ def generate(context: Any, /, **options: Any) -> None:
     from engine.records import FinishReason
 
     prompts = _prompts(options)
-    config = _config(options, draft=options["draft"], rollback=options["rollback"])
+    config = engine_config(options, draft=options["draft"], rollback=options["rollback"])
     model = open_model(resolve(context.home, options["model"]), config)
     requests = [_request(prompt, model.tokenizer, options) for prompt in prompts]
     for prompt, request in zip(prompts, requests, strict=True):
@@ -94,59 +115,6 @@ def generate(context: Any, /, **options: Any) -> None:
             raise click.ClickException(f"{completion.request_id}: {failed(completion)}")
 
 
-@click.command("bench")
-@_engine_options
-@click.option(
-    "--task",
-    type=click.Choice(["code-gen", "chat", "rewrite"]),
-    help="Prompts that come with the package; code-gen, if nothing is said.",
-)
-@click.option(
-    "--prompts", type=click.Path(dir_okay=False, path_type=Path), help="Instead of --task."
-)
-@click.option("--concurrency", default="1,8", show_default=True, help="Comma-separated.")
-@click.option("--duration", type=click.FloatRange(0.0), default=60.0, show_default=True, help="s")
-@click.option("--max-new-tokens", type=int, default=64, show_default=True)
-@click.option("--json", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="OUT")
-@click.pass_obj
-def bench(context: Any, /, **options: Any) -> None:
-    """Measure greedy decoding with and without drafting, side by side."""
-    from engine.benchmark import measure
-    from engine.opening import open_model
-    from engine.prompts import read_prompts, task_prompts
-
-    if options["task"] is not None and options["prompts"] is not None:
-        raise click.UsageError("--task and --prompts exclude each other")
-    concurrencies = _concurrencies(options["concurrency"])
-    if options["prompts"] is not None:
-        prompts = read_prompts(options["prompts"])
-    else:
-        prompts = task_prompts(options["task"] or "code-gen")
-    config = _config(options, max_running=max(concurrencies))
-    model = open_model(resolve(context.home, options["model"]), config)
-    requests = [_request(prompt, model.tokenizer, options) for prompt in prompts]
-    for request in requests:
-        model.limits.check(request)
-    results = [
-        measure(
-            model,
-            config,
-            requests,
-            concurrency=concurrency,
-            duration_s=options["duration"] / len(concurrencies),
-            progress=lambda line: click.echo(line, err=True),
-        )
-        for concurrency in concurrencies
-    ]
-    for result in results:
-        _show(result)
-    if options["output"] is not None:
-        document = {"engine": model.info, "config": config, "results": results}
-        options["output"].write_bytes(msgspec.json.format(msgspec.json.encode(document)))
-    if not all(result.identical for result in results):
-        raise click.ClickException("the arms did not emit the same tokens")
-
-
 def _prompts(options: dict[str, Any]) -> list[Prompt]:
     from engine.prompts import Prompt, read_prompts
 
@@ -162,7 +130,8 @@ def _prompts(options: dict[str, Any]) -> list[Prompt]:
     return [Prompt("prompt", prompt=text)]
 
 
-def _config(options: dict[str, Any], **changes: Any) -> EngineConfig:
+def engine_config(options: dict[str, Any], **changes: Any) -> EngineConfig:
+    """Return the configuration that `engine_options` gave, with changes."""
     names = ("backend", "device", "threads", "kv_tokens")
     return EngineConfig.of(
         options["profile"] or SHIPPED_PROFILE,
@@ -175,9 +144,20 @@ def _config(options: dict[str, Any], **changes: Any) -> EngineConfig:
 def _request(prompt: Prompt, tokenizer: Tokenizer, options: dict[str, Any]) -> GenerationRequest:
     sampling = {
         name: options[name]
-        for name in ("temperature", "top_k", "top_p", "min_p", "seed")
+        for name in (
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "seed",
+            "repetition_penalty",
+            "frequency_penalty",
+            "presence_penalty",
+            "logit_bias",
+        )
         if name in options
     }
+    schema = options.get("json_schema")
     return GenerationRequest(
         request_id=prompt.id,
         tenant_id="local",
@@ -185,6 +165,8 @@ def _request(prompt: Prompt, tokenizer: Tokenizer, options: dict[str, Any]) -> G
         max_tokens=options["max_new_tokens"],
         sampling=SamplingParams(**sampling),
         stop=options.get("stop", ()),
+        top_logprobs=options.get("top_logprobs", 0),
+        json_schema=None if schema is None else schema.read_text(encoding="utf-8"),
     )
 
 
@@ -207,6 +189,19 @@ def _document(completion: Completion) -> dict[str, Any]:
         "prompt_tokens": completion.prompt_tokens,
         "token_ids": completion.token_ids,
         "text": completion.text.decode(errors="replace"),
+        "logprobs": completion.logprobs,
+        "top_logprobs": [
+            [
+                {
+                    "token_id": other.token_id,
+                    "text": other.piece.decode(errors="replace"),
+                    "logprob": other.logprob,
+                }
+                for other in beside
+            ]
+            for beside in completion.alternatives
+        ],
+        "forced": completion.forced,
         "finish_reason": completion.finish_reason,
         "detail": completion.detail,
         "counters": counters,
@@ -229,35 +224,3 @@ def _summarise(completions: list[Completion], elapsed_s: float) -> None:
         f"draft hit rate {hit_rate}",
         err=True,
     )
-
-
-def _concurrencies(text: str) -> list[int]:
-    try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise click.BadParameter("numbers from 1 on, comma-separated", param_hint="--concurrency")
-    return found
-
-
-def _show(result: ConcurrencyResult) -> None:
-    click.echo(
-        f"concurrency {result.concurrency}: {result.rounds} rounds of {result.prompts_per_round} "
-        f"prompts, tokens {'identical' if result.identical else 'DIFFERENT'}"
-    )
-    click.echo("  arm      tokens/s  ratio  length  hit rate  depth  accepted/node")
-    for arm in result.arms:
-        cells = (
-            f"{arm.tokens_per_s:8.1f}",
-            f"{arm.ratio:5.2f}",
-            _cell(arm.mean_accepted_length, 6),
-            _cell(arm.draft_hit_rate, 8),
-            _cell(arm.mean_drafted_depth, 5),
-            _cell(arm.node_efficiency, 13),
-        )
-        click.echo(f"  {arm.arm:<8} {'  '.join(cells)}")
-
-
-def _cell(value: float | None, width: int) -> str:
-    return "-".rjust(width) if value is None else f"{value:{width}.2f}"

@@ -8,9 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config import EngineConfig
+from engine.dfm.container import ModelFile
+from engine.draft.foresight import Foresight
+from engine.draft.head.choosing import chosen_head
+from engine.draft.head.file import HeadFile
+from engine.draft.head.serving import TappedDecoder, open_block_head
+from engine.grammar.grammars import Grammars
 from engine.loop.cost import Curve, StepCost
 from engine.loop.decoding import PAGE_SIZE, DecodeLoop
 from engine.loop.profiling import measured
+from engine.model.block_decoder import BlockDecoder
 from engine.model.loading import AnyDecoder, load_decoder
 from engine.records import EngineInfo
 from engine.scheduler.admission import Limits, check_config
@@ -26,22 +33,26 @@ class OpenModel:
     limits: Limits
     info: EngineInfo
     curve: Curve  # milliseconds of a step by its rows
+    foresight: Foresight = Foresight()  # noqa: RUF009 -- frozen, and nothing in it
 
     def loop(
         self,
         config: EngineConfig,
         *,
         engine_epoch: str = "local",
+        cost: StepCost | None = None,
         on_failure: Callable[[str, Exception], None] | None = None,
     ) -> DecodeLoop:
         """Return a new loop, with nothing cached, on this model."""
+        head = self.foresight.head if config.draft else None
         return DecodeLoop(
-            self.decoder,
+            self.decoder if head is None else TappedDecoder(self.decoder, head),
             self.tokenizer,
             self.limits,
             config,
+            foresight=self.foresight,
             engine_epoch=engine_epoch,
-            cost=StepCost(self.curve),
+            cost=cost or StepCost(self.curve),
             on_failure=on_failure,
         )
 
@@ -69,6 +80,7 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
             tokenizer.vocab_size,
             tokenizer.context_length,
             kv_tokens=config.kv_tokens // PAGE_SIZE * PAGE_SIZE,  # whole pages
+            grammars=Grammars(tokenizer),
         ),
         EngineInfo(
             model=path.stem,
@@ -85,4 +97,22 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
             rope_scaling_factor=config.rope_scaling_factor,
         ),
         measured(decoder, config.max_step_rows, tokenizer.context_length),
+        open_foresight(path, config, decoder),
     )
+
+
+def open_foresight(path: Path, config: EngineConfig, decoder: AnyDecoder) -> Foresight:
+    """Open the learned sources that `config` names for a loaded model."""
+    file = ModelFile.open(path)
+    head = chosen_head(config.draft_head, file.header.model)
+    return Foresight() if head is None else foresight_of(head, file, decoder)
+
+
+def foresight_of(head: HeadFile, file: ModelFile, decoder: AnyDecoder) -> Foresight:
+    """Prepare a head file's sources for a loaded model."""
+    block = None
+    if head.block is not None and head.card.shape is not None:
+        runtime = decoder.runtime if isinstance(decoder, BlockDecoder) else None
+        slots = decoder.storage.slots
+        block = open_block_head(head.card.shape, head.block, file, slots, runtime)
+    return Foresight(head.phrases, block)

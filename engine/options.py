@@ -17,6 +17,7 @@ PARAMETERS = (
     "verifier_batch_size",
     "entropy_threshold",
     "node_budget",
+    "draft_head",
     "degrade_policy",
     "rope_scaling_factor",
     "expert_cache_size",
@@ -40,6 +41,11 @@ def engine_parameters(command: CommandT) -> CommandT:
             "--node-budget",
             type=int,
             help=f"Candidates of a request, the last token among them.  [{_DEFAULTS.node_budget}]",
+        ),
+        click.option(
+            "--draft-head",
+            metavar="[auto|none|FILE]",
+            help="The model's own, if one is shipped; none; or a head file.  [default: auto]",
         ),
         click.option(
             "--degrade-policy",

@@ -1,19 +1,39 @@
-"""Prompts from a JSON Lines file, or from the tasks that come with the package. Torch-free."""
+"""Prompts from a JSON Lines file, or from the tasks that come with the package. Torch-free.
+
+Lines of HumanEval and of Spec-Bench are understood as they are published: the former are raw
+text to continue, of the latter the first turn is asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from engine.errors import EngineError
 from engine.tokenizer import Tokenizer
 
+Turns = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+
 
 class InvalidPrompts(EngineError):
     """A prompts file that can't be read; the message names the line."""
+
+
+# Spec-Bench's own names, and those of the MT-Bench questions in it, to the categories shown.
+SPEC_BENCH_CATEGORIES = {
+    "math_reasoning": "maths",
+    "qa": "chat",
+    "rag": "rag",
+    "summarization": "summarisation",
+    "translation": "translation",
+    **dict.fromkeys(
+        ("coding", "extraction", "humanities", "math", "reasoning", "roleplay", "stem", "writing"),
+        "chat",
+    ),
+}
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -22,6 +42,7 @@ class Prompt(msgspec.Struct, frozen=True):
     id: str
     prompt: str | None = None
     messages: tuple[dict[str, str], ...] | None = None
+    category: str | None = None  # what the bench counts it under
 
     def encoded(self, tokenizer: Tokenizer) -> list[int]:
         """Return the prompt's token ids. Raises InvalidRequest."""
@@ -29,11 +50,19 @@ class Prompt(msgspec.Struct, frozen=True):
             return tokenizer.encode_chat(self.messages)
         return tokenizer.encode(self.prompt or "")
 
+    def asked(self) -> Prompt:
+        """Return the prompt as a question: raw text as what a user says."""
+        if self.prompt is None:
+            return self
+        messages = ({"role": "user", "content": self.prompt},)
+        return msgspec.structs.replace(self, prompt=None, messages=messages)
+
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """Read one `{"id", "prompt"}` or `{"id", "messages"}` a line; `task_id` will do for `id`.
+    """Read one `{"id", "prompt"}` or `{"id", "messages"}` a line, perhaps with a `category`.
 
-    Other fields are data about the prompt and are left alone. Raises InvalidPrompts.
+    For `id`, `task_id` or `question_id` will do, and for `messages` Spec-Bench's `turns`. Other
+    fields are data about the prompt and are left alone. Raises InvalidPrompts.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -65,13 +94,37 @@ def _parsed(path: Path, lines: list[str]) -> Iterator[Prompt]:
 def _prompt(document: Any) -> Prompt:
     if not isinstance(document, dict):
         raise ValueError("not a JSON object")
-    identifier = document.get("id", document.get("task_id"))
-    if not isinstance(identifier, str | int) or isinstance(identifier, bool):
+    named = [document[name] for name in ("id", "task_id", "question_id") if name in document]
+    if not named or not isinstance(named[0], str | int) or isinstance(named[0], bool):
         raise ValueError("`id` must be a string or a number")
-    if ("prompt" in document) == ("messages" in document):
+    contents = [name for name in ("prompt", "messages", "turns") if name in document]
+    if len(contents) != 1:
         raise ValueError("exactly one of `prompt` and `messages` is needed")
-    fields = {name: document[name] for name in ("prompt", "messages") if name in document}
-    return msgspec.convert({"id": str(identifier), **fields}, Prompt)
+    category = document.get("category")
+    if contents == ["turns"]:
+        turns = msgspec.convert(document["turns"], Turns)
+        fields = {"messages": ({"role": "user", "content": turns[0]},)}
+        category = SPEC_BENCH_CATEGORIES.get(str(category), category)
+    else:
+        fields = {contents[0]: document[contents[0]]}
+        if category is None and "entry_point" in document:
+            category = "code"  # HumanEval
+    return msgspec.convert({"id": str(named[0]), "category": category, **fields}, Prompt)
+
+
+def selected(prompts: Sequence[Prompt], limit: int | None) -> dict[str, list[Prompt]]:
+    """Group prompts by category, at most `limit` of each, spread evenly over the file.
+
+    Those without a category are counted as "other". Changes nothing.
+    """
+    groups: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        groups.setdefault(prompt.category or "other", []).append(prompt)
+    return {
+        category: [group[index * len(group) // count] for index in range(count)]
+        for category, group in groups.items()
+        if (count := min(limit or len(group), len(group)))
+    }
 
 
 TASKS: dict[str, tuple[str, ...]] = {
@@ -111,6 +164,10 @@ TASKS: dict[str, tuple[str, ...]] = {
 def task_prompts(task: str) -> list[Prompt]:
     """Return the prompts of a task that comes with the package."""
     return [
-        Prompt(id=f"{task}/{index}", messages=({"role": "user", "content": text},))
+        Prompt(
+            id=f"{task}/{index}",
+            messages=({"role": "user", "content": text},),
+            category="code" if task == "code-gen" else task,
+        )
         for index, text in enumerate(TASKS[task])
     ]

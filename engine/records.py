@@ -44,6 +44,14 @@ class RequestWork(msgspec.Struct, frozen=True):
     shared_with: tuple[str, ...] = ()
 
 
+class Alternative(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A token that could have been drawn, and how likely the raw verifier thought it."""
+
+    token_id: int
+    piece: bytes  # what it would have appended
+    logprob: float  # nats
+
+
 class BlockRecord(msgspec.Struct, frozen=True):
     """What one step emitted for one request.
 
@@ -64,6 +72,9 @@ class BlockRecord(msgspec.Struct, frozen=True):
     cached_tokens: int = 0  # accepted tokens that came from the shared draft cache
     anchor: int | None = None  # index into the block of its lowest-entropy accepted token
     cached_prompt_tokens: int = 0  # of the first block: prompt tokens not computed for the request
+    forced: tuple[int, ...] = ()  # indexes of tokens to which the grammar left no alternative
+    # Beside each token the likeliest, likeliest first; empty where nobody asked.
+    alternatives: tuple[tuple[Alternative, ...], ...] = ()
 
     @property
     def followed(self) -> bool:

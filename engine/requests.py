@@ -14,6 +14,8 @@ class SamplingParams(msgspec.Struct, frozen=True):
     """How the verifier draws a token. Temperature 0 is greedy, ties to the lowest id.
 
     The draft layer never sees these: they change what is emitted, drafting changes only when.
+    Penalties and biases change the logits before the temperature does, in the order in which they
+    stand here. A penalty of nothing (1 for repetition, 0 for the others) costs nothing.
     """
 
     temperature: float = 0.0
@@ -21,6 +23,10 @@ class SamplingParams(msgspec.Struct, frozen=True):
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int = 0
+    repetition_penalty: float = 1.0  # divides a positive logit; prompt and output count
+    frequency_penalty: float = 0.0  # taken off once per occurrence in the output
+    presence_penalty: float = 0.0  # taken off once if it occurs in the output
+    logit_bias: tuple[tuple[int, float], ...] = ()  # added: token id, bias; no id twice
 
 
 class GenerationRequest(msgspec.Struct, frozen=True):
@@ -40,3 +46,6 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     draft_scope: str = "tenant"  # or "public"; see DRAFT_SCOPES
     ignore_eos: bool = False
     deadline_ns: int | None = None  # CLOCK_MONOTONIC; past it the request ends as DEADLINE
+    choice: int = 0  # among answers to one prompt under one seed: each has its own uniforms
+    top_logprobs: int = 0  # alternatives reported beside each token, by raw log-probability
+    json_schema: str | None = None  # JSON text: the output must satisfy it; see `engine.grammar`

@@ -59,6 +59,16 @@ class Tokenizer:
         """
         return self._with_bos(self._encode_marked(text))
 
+    def encode_text(self, text: str) -> list[int]:
+        """Return the ids of plain text: no control token, no BOS.
+
+        Raises InvalidRequest for text that is not valid Unicode.
+        """
+        try:
+            return list(self._inner.encode(text, add_special_tokens=False).ids)
+        except (UnicodeEncodeError, TypeError) as error:
+            raise InvalidRequest("the text is not valid Unicode: a lone surrogate") from error
+
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Return the ids of a conversation, up to where the assistant speaks next.
 
@@ -106,14 +116,8 @@ class Tokenizer:
             if place % 2:
                 ids.append(self._control[part])
             elif part:
-                ids += self._encode_text(shown(part))
+                ids += self.encode_text(shown(part))
         return ids
-
-    def _encode_text(self, text: str) -> list[int]:
-        try:
-            return list(self._inner.encode(text, add_special_tokens=False).ids)
-        except (UnicodeEncodeError, TypeError) as error:
-            raise InvalidRequest("the text is not valid Unicode: a lone surrogate") from error
 
     def _compiled(self, chat_source: str | None) -> ChatTemplate | None:
         if chat_source is None:

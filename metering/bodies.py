@@ -21,11 +21,19 @@ SOURCE = "/dflash/engine"  # of every event that our own engine causes; a CloudE
 LOGPROB_MAX = 1e-3
 
 
+class Likely(msgspec.Struct, frozen=True, array_like=True):
+    """A token that could have stood in another's place."""
+
+    token_id: int
+    piece: bytes  # base64 in JSON
+    logprob_unats: int | None
+
+
 class BlockBody(msgspec.Struct, frozen=True):
     """Tokens were emitted: the part of a block record that was committed.
 
-    `token_ids`, `pieces`, `logprobs_unats` and `entropies_unats` are parallel; a log-probability
-    that was not finite is null.
+    `token_ids`, `pieces`, `logprobs_unats` and `entropies_unats` are parallel, and so is
+    `alternatives` unless it is empty; a log-probability that was not finite is null.
     """
 
     request_id: str
@@ -48,6 +56,17 @@ class BlockBody(msgspec.Struct, frozen=True):
     work: Work  # of the whole step, whatever was cut from the block
     withheld_tokens: int  # at the block's end, cut because the hold could not cover them
     cached_prompt_tokens: int = 0  # of the first block: prompt tokens not computed for the request
+    forced: tuple[int, ...] = ()  # indexes of tokens to which a grammar left no alternative
+    # The likeliest tokens beside each; empty unless the request asked for them.
+    alternatives: tuple[tuple[Likely, ...], ...] = ()
+
+    @property
+    def scored_unats(self) -> tuple[int | None, ...]:
+        """Log-probabilities of the tokens that the model chose, the forced ones left out."""
+        if not self.forced:
+            return self.logprobs_unats
+        apart = frozenset(self.forced)
+        return tuple(unats for index, unats in enumerate(self.logprobs_unats) if index not in apart)
 
 
 class EnergyBody(msgspec.Struct, frozen=True):
@@ -162,6 +181,11 @@ def block_body(step: StepRecord, block: BlockRecord, work: Work, vocab_size: int
         work=work,
         withheld_tokens=0,
         cached_prompt_tokens=block.cached_prompt_tokens,
+        forced=block.forced,
+        alternatives=tuple(
+            tuple(Likely(other.token_id, other.piece, _unats(other.logprob)) for other in beside)
+            for beside in block.alternatives
+        ),
     )
 
 
@@ -185,6 +209,8 @@ def cut(body: BlockBody, tokens: int, vocab_size: int) -> BlockBody:
         cached_tokens=min(body.cached_tokens, tokens),
         anchor=anchor if anchor is not None and anchor < tokens else None,
         withheld_tokens=len(body.token_ids) - tokens,
+        forced=tuple(index for index in body.forced if index < tokens),
+        alternatives=body.alternatives[:tokens],
     )
 
 

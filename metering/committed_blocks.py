@@ -25,6 +25,8 @@ def committed(body: BlockBody, effect: BlockEffect) -> CommittedBlock:
         text=effect.text,
         pieces=body.pieces,
         logprobs_unats=body.logprobs_unats,
+        forced=body.forced,
+        alternatives=body.alternatives,
         units_closed=effect.units_closed,
         geo_mean=None if score is None else score.geo_mean,
         joint_prob=None if score is None else score.joint_prob,

@@ -78,8 +78,9 @@ class UnitState(StrEnum):
 class UnitSummary(msgspec.Struct, frozen=True):
     """One semantic unit of the output. `byte_start:byte_end` is half-open, in UTF-8 bytes.
 
-    Scores are null where no token ends in the unit (one token closed two brackets), or where one
-    that does has no log-probability.
+    Scores are of the tokens that the model chose. They are null where none ends in the unit (one
+    token closed two brackets, a grammar forced them all), or where one that does has no
+    log-probability.
     """
 
     index: int
@@ -95,9 +96,9 @@ class UnitSummary(msgspec.Struct, frozen=True):
 
 
 class ConfidenceSummary(msgspec.Struct, frozen=True):
-    """The output's joint probability under the raw verifier, EOS included."""
+    """The output's joint probability under the raw verifier: EOS included, forced tokens apart."""
 
-    tokens: int
+    tokens: int  # that the model chose
     sum_logprob: str  # nats, 6 places
     geo_mean: str  # 4 places
     min_prob: str  # 4 places
@@ -139,7 +140,7 @@ class RequestSummary(msgspec.Struct, frozen=True):
     output_sha256: str
     segmenter: str  # "units/1+ts-python@0.25.0"
     units: tuple[UnitSummary, ...]
-    confidence: ConfidenceSummary | None  # null when nothing was emitted, or a score is missing
+    confidence: ConfidenceSummary | None  # null when nothing was chosen, or a score is missing
     information_ubits: int | None  # microbits; null when a score is missing
     energy: EnergySummary
     drafting: DraftCounters
@@ -147,3 +148,4 @@ class RequestSummary(msgspec.Struct, frozen=True):
     started_at_us: int  # admission
     ended_at_us: int  # event time of the terminal event, which decides the billing period
     cached_input_tokens: int = 0  # of the input, not computed for this request
+    forced_tokens: int = 0  # of the output: a grammar left no alternative, so they have no score

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 from sqlalchemy import Connection
 
+from metering.bodies import Likely
 from metering.events import RequestSummary
 
 
@@ -20,6 +21,8 @@ class CommittedBlock(msgspec.Struct, frozen=True):
     text: str  # the code points that became complete with this block
     pieces: tuple[bytes, ...]
     logprobs_unats: tuple[int | None, ...]  # raw, micronats; null: not finite
+    forced: tuple[int, ...]  # indexes of tokens that a grammar forced
+    alternatives: tuple[tuple[Likely, ...], ...]  # the likeliest beside each token, if asked for
     units_closed: int  # complete units so far
     geo_mean: str | None  # of the block, 4 places: exp of its mean log-probability; null: no score
     joint_prob: str | None  # of the block, 4 places

@@ -71,6 +71,7 @@ class RequestMeter:
         "drafting",
         "energy_events",
         "energy_through_block",
+        "forced_tokens",
         "information_ubits",
         "low_unats",
         "missing_scores",
@@ -92,6 +93,7 @@ class RequestMeter:
         self.drafting = DraftCounters()
         self.sum_unats = 0
         self.low_unats = 0
+        self.forced_tokens = 0
         self.missing_scores = 0
         self.information_ubits = 0
         self.energy_events = 0
@@ -123,9 +125,12 @@ class RequestMeter:
             raise ValueError(
                 f"block {body.block_index} of {body.request_id} follows {self.blocks} blocks"
             )
+        apart = frozenset(body.forced)
         text = "".join(
-            self._fold_token(piece, unats)
-            for piece, unats in zip(body.pieces, body.logprobs_unats, strict=True)
+            self._fold_token(piece, unats, forced=index in apart)
+            for index, (piece, unats) in enumerate(
+                zip(body.pieces, body.logprobs_unats, strict=True)
+            )
         )
         self.blocks += 1
         self.cached_input_tokens += body.cached_prompt_tokens
@@ -236,6 +241,7 @@ class RequestMeter:
             input_tokens=admitted.input_tokens,
             cached_input_tokens=self.cached_input_tokens,
             output_tokens=output_tokens,
+            forced_tokens=self.forced_tokens,
             unattached_tokens=0 if units else output_tokens,
             blocks=self.blocks,
             verified_blocks=self.verified_blocks,
@@ -247,7 +253,10 @@ class RequestMeter:
             energy=energy or self.energy,
             drafting=self.drafting,
             review_reason=self.rule.reason(
-                admitted.id, output_tokens, scored, _weaker(self._weakest_unit, opened)
+                admitted.id,
+                output_tokens - self.forced_tokens,
+                scored,
+                _weaker(self._weakest_unit, opened),
             ),
             started_at_us=admitted.started_at_us,
             ended_at_us=ended_at_us,
@@ -266,14 +275,15 @@ class RequestMeter:
         twin._units = list(self._units)
         return twin
 
-    def _fold_token(self, piece: bytes, unats: int | None) -> str:
+    def _fold_token(self, piece: bytes, unats: int | None, *, forced: bool) -> str:
         text = self._show(self._decoder.decode(piece))
         # A code point still unfinished will begin at the next byte to be shown.
         offset = self._shown_bytes if self.has_tail else max(0, self._shown_bytes - 1)
-        self._tokens.add(offset, unats)
+        self._tokens.add(offset, unats, forced=forced)
+        self.forced_tokens += forced
         if unats is None:
             self.missing_scores += 1
-        else:
+        elif not forced:
             self.sum_unats += unats
             self.low_unats = min(self.low_unats, unats)
         return text
@@ -295,16 +305,20 @@ class RequestMeter:
         return shown
 
     def _score(self) -> Score | None:
-        tokens = self.drafting.emitted_tokens
+        tokens = self.drafting.emitted_tokens - self.forced_tokens
         if not tokens or self.missing_scores:
             return None
         return Score(tokens, self.sum_unats, self.low_unats)
 
 
 def block_score(body: BlockBody) -> Score | None:
-    """The score of one block's tokens; null without tokens, or where a score is missing."""
-    known = [unats for unats in body.logprobs_unats if unats is not None]
-    if not known or len(known) < len(body.logprobs_unats):
+    """The score of one block's tokens, the forced ones apart.
+
+    Null without such tokens, or where one of them has no log-probability.
+    """
+    scored = body.scored_unats
+    known = [unats for unats in scored if unats is not None]
+    if not known or len(known) < len(scored):
         return None
     return Score(len(known), sum(known), min(known))
 

@@ -31,7 +31,7 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
     tariff_version_id: str  # pinned: later tariffs never touch this request
     parameters: Mapping[str, Any]  # as validated
     prompt: Any  # what was sent: JSON-able
-    input_tokens: int
+    input_tokens: int  # 0 for a second and later choice: the first has the prompt
     max_tokens: int
     max_cost_nano: int | None
     end_user: str | None

@@ -32,15 +32,16 @@ class ReviewRule:
     def reason(
         self,
         request_id: str,
-        output_tokens: int,
+        chosen_tokens: int,
         score: ConfidenceSummary | None,
         weakest_unit: str | None,
     ) -> str | None:
         """Why the request goes to review; null if it doesn't.
 
-        `weakest_unit` is the lowest geo-mean among its complete units.
+        `chosen_tokens` are the output's, those apart that a grammar forced: of an output without
+        any, nothing can be doubted. `weakest_unit` is the lowest geo-mean among its complete units.
         """
-        if not output_tokens:
+        if not chosen_tokens:
             return None
         if score is None:
             return MISSING_SCORE

@@ -15,35 +15,46 @@ class UnitTokens:
     The totals make the first open unit's score a look-up, however long it grows.
     """
 
-    __slots__ = ("_lows", "_misses", "_offsets", "_sums", "_unats")
+    __slots__ = ("_chosen", "_forced", "_lows", "_misses", "_offsets", "_sums", "_unats")
 
     def __init__(self) -> None:
         self._offsets: list[int] = []  # of the byte that decides
         self._unats: list[int | None] = []
-        self._sums: list[int] = []  # of all tokens up to this one
+        self._forced: list[bool] = []
+        # Of all tokens up to this one, those that a grammar forced left out:
+        self._chosen: list[int] = []  # how many
+        self._sums: list[int] = []  # their joint
         self._lows: list[int] = []  # the least of them
         self._misses: list[int] = []  # how many of them have no log-probability
 
-    def add(self, offset: int, unats: int | None) -> None:
-        """Append a token that belongs to the unit holding the byte at `offset`."""
+    def add(self, offset: int, unats: int | None, *, forced: bool) -> None:
+        """Append a token that belongs to the unit holding the byte at `offset`.
+
+        A forced one counts as a token of the unit, and not in its score.
+        """
+        chosen = self._chosen[-1] if self._chosen else 0
         total = self._sums[-1] if self._sums else 0
         low = self._lows[-1] if self._lows else 0
         misses = self._misses[-1] if self._misses else 0
+        own = 0 if forced or unats is None else unats
         self._offsets.append(offset)
         self._unats.append(unats)
-        self._sums.append(total + (unats or 0))
-        self._lows.append(min(low, unats or 0))
-        self._misses.append(misses + (unats is None))
+        self._forced.append(forced)
+        self._chosen.append(chosen + (not forced))
+        self._sums.append(total + own)
+        self._lows.append(min(low, own))
+        self._misses.append(misses + (unats is None and not forced))
 
     def close(self, index: int, unit: Unit) -> UnitSummary:
         """Take out the tokens of the next closed unit and summarise it."""
         count = bisect_left(self._offsets, unit.end)
         summary = _summarise(index, unit, count, self._score(0, count))
-        left = list(zip(self._offsets[count:], self._unats[count:], strict=True))
-        for values in (self._offsets, self._unats, self._sums, self._lows, self._misses):
-            values.clear()
-        for offset, value in left:
-            self.add(offset, value)
+        left = list(
+            zip(self._offsets[count:], self._unats[count:], self._forced[count:], strict=True)
+        )
+        self._clear()
+        for offset, value, forced in left:
+            self.add(offset, value, forced=forced)
         return summary
 
     def open_summaries(self, index: int, units: list[Unit]) -> list[UnitSummary]:
@@ -64,21 +75,32 @@ class UnitTokens:
     def copy(self) -> UnitTokens:
         """An independent copy."""
         twin = UnitTokens()
-        twin._offsets, twin._unats = self._offsets[:], self._unats[:]
-        twin._sums, twin._lows, twin._misses = self._sums[:], self._lows[:], self._misses[:]
+        for name in self.__slots__:
+            setattr(twin, name, getattr(self, name)[:])
         return twin
 
+    def _clear(self) -> None:
+        for name in self.__slots__:
+            getattr(self, name).clear()
+
     def _score(self, first: int, end: int) -> Score | None:
-        """The score of tokens `first:end`; null for none, or where one has no log-probability."""
+        """The score of those of the tokens `first:end` that were chosen.
+
+        Null where there are none, or one has no log-probability.
+        """
         if first == end:
             return None
         if first == 0:
-            if self._misses[end - 1]:
+            if self._misses[end - 1] or not self._chosen[end - 1]:
                 return None
-            return Score(end, self._sums[end - 1], self._lows[end - 1])
-        values = self._unats[first:end]
+            return Score(self._chosen[end - 1], self._sums[end - 1], self._lows[end - 1])
+        values = [
+            unats
+            for unats, forced in zip(self._unats[first:end], self._forced[first:end], strict=True)
+            if not forced
+        ]
         known = [value for value in values if value is not None]
-        if len(known) < len(values):
+        if not known or len(known) < len(values):
             return None
         return Score(len(known), sum(known), min(known))
 

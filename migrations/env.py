@@ -12,6 +12,8 @@ import api.limit_tables
 import api.tables
 import api.webhook_tables
 import billing.credit_tables
+import billing.invoices.tables  # adds to the metadata of billing.tables
+import billing.payments.tables  # likewise
 import billing.retention_tables
 import billing.tables
 import metering.ingest_tables

@@ -9,17 +9,21 @@ from sqlalchemy import Connection
 
 from api.errors import NotFound
 from api.inference.schemas import (
+    AlternativeView,
     BlockView,
     ConfidenceView,
     DraftingView,
     GenerationView,
+    TokenView,
     UsageView,
 )
 from billing import receipts
 from billing.money import format_nano
 from metering import queries
+from metering.committed_blocks import replay
 from metering.events import RequestSummary, UnitState
 from metering.protocols import CommittedBlock
+from metering.queries import RequestRow
 
 
 def read(connection: Connection, tenant_id: str | None, request_id: str) -> GenerationView:
@@ -43,6 +47,7 @@ def read(connection: Connection, tenant_id: str | None, request_id: str) -> Gene
         usage=usage_view(summary) if summary else None,
         confidence=confidence_view(summary) if summary else None,
         drafting=drafting_view(summary) if summary else None,
+        logprobs=_logprobs(connection, row),
         cost=document["total"] if document else None,
         currency=document["currency"] if document else None,
         receipt=envelope,
@@ -60,6 +65,7 @@ def usage_view(summary: RequestSummary) -> UsageView:
         input_tokens=summary.input_tokens,
         cached_input_tokens=summary.cached_input_tokens,
         output_tokens=summary.output_tokens,
+        forced_tokens=summary.forced_tokens,
         complete_units=complete,
         fragment_units=len(summary.units) - complete,
         information_bits=millionths(summary.information_ubits),
@@ -74,6 +80,7 @@ def confidence_view(summary: RequestSummary) -> ConfidenceView | None:
     if score is None:
         return None
     return ConfidenceView(
+        tokens=score.tokens,
         geo_mean=score.geo_mean,
         min_prob=score.min_prob,
         sum_logprob=score.sum_logprob,
@@ -96,7 +103,27 @@ def drafting_view(summary: RequestSummary) -> DraftingView:
     )
 
 
-def block_view(block: CommittedBlock) -> BlockView:
+def token_views(block: CommittedBlock) -> list[TokenView]:
+    """The tokens of a block whose request asked for log-probabilities."""
+    beside = block.alternatives or ((),) * len(block.pieces)
+    forced = frozenset(block.forced)
+    return [
+        TokenView(
+            bytes=list(piece),
+            logprob=millionths(unats),
+            forced=index in forced,
+            top=[
+                AlternativeView(list(other.piece), millionths(other.logprob_unats))
+                for other in likely
+            ],
+        )
+        for index, (piece, unats, likely) in enumerate(
+            zip(block.pieces, block.logprobs_unats, beside, strict=True)
+        )
+    ]
+
+
+def block_view(block: CommittedBlock, *, logprobs: bool) -> BlockView:
     """A committed block, as a stream shows it."""
     return BlockView(
         index=block.block_index,
@@ -107,6 +134,7 @@ def block_view(block: CommittedBlock) -> BlockView:
         units_closed=block.units_closed,
         accepted_tokens=block.accepted_tokens,
         drafted_depth=block.drafted_depth,
+        logprobs=token_views(block) if logprobs else None,
     )
 
 
@@ -118,6 +146,13 @@ def millionths(value: int | None) -> str | None:
 def iso(at_us: int) -> str:
     """Epoch microseconds as RFC 3339 in UTC."""
     return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _logprobs(connection: Connection, row: RequestRow) -> list[TokenView] | None:
+    """What a request asked to see of its tokens; null if nothing, and where there is no output."""
+    if row.parameters.get("top_logprobs") is None or row.output is None:
+        return None
+    return [view for block in replay(connection, row.id) for view in token_views(block)]
 
 
 def _rate(value: float | None) -> str | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
-from api.inference.schemas import GenerationView
+from api.inference.schemas import GenerationView, UsageView
+from billing.money import plain
 from metering.protocols import CommittedBlock
 
 # OpenAI knows no budget, deadline or cancellation; its clients read "length" as "cut short".
@@ -28,37 +30,35 @@ class Shape:
     chunk: str  # `object` of a streamed part
     chat: bool
 
-    def answer(self, view: GenerationView, blocks: list[CommittedBlock] | None) -> dict[str, Any]:
-        """A complete answer; `blocks` are given when log-probabilities were asked for."""
-        logprobs = None if blocks is None else _logprobs(blocks)
-        text = view.output or ""
-        choice: dict[str, Any] = {
-            "index": 0,
-            "finish_reason": finish_reason(view),
-            "logprobs": logprobs,
-        }
-        if self.chat:
-            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
-        else:
-            choice["text"] = text
+    def answer(
+        self, views: Sequence[GenerationView], blocks: Sequence[list[CommittedBlock]] | None
+    ) -> dict[str, Any]:
+        """A complete answer of one or more choices.
+
+        Each choice's blocks are given when log-probabilities were asked for.
+        """
         return {
-            **self._head(view.id, view.model, self.whole),
-            "choices": [choice],
-            "usage": usage(view),
+            **self._head(views[0].id, views[0].model, self.whole),
+            "choices": [
+                self._choice(index, view, None if blocks is None else self.logprobs(blocks[index]))
+                for index, view in enumerate(views)
+            ],
+            "usage": usage(views),
         }
 
     def part(
         self,
-        request_id: str,
+        order_id: str,
         model: str,
+        index: int,
         *,
         text: str | None = None,
         first: bool = False,
         finish: str | None = None,
         logprobs: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """One streamed part: text, or the finish reason."""
-        choice: dict[str, Any] = {"index": 0, "finish_reason": finish, "logprobs": logprobs}
+        """One streamed part of one choice: text, or the finish reason."""
+        choice: dict[str, Any] = {"index": index, "finish_reason": finish, "logprobs": logprobs}
         if self.chat:
             delta: dict[str, Any] = {"role": "assistant"} if first else {}
             if text is not None:
@@ -66,15 +66,34 @@ class Shape:
             choice["delta"] = delta
         else:
             choice["text"] = text or ""
-        return {**self._head(request_id, model, self.chunk), "choices": [choice], "usage": None}
+        return {**self._head(order_id, model, self.chunk), "choices": [choice], "usage": None}
 
-    def usage_part(self, view: GenerationView) -> dict[str, Any]:
+    def usage_part(self, views: Sequence[GenerationView]) -> dict[str, Any]:
         """The part before `[DONE]`: no choices, the usage and what it cost."""
         return {
-            **self._head(view.id, view.model, self.chunk),
+            **self._head(views[0].id, views[0].model, self.chunk),
             "choices": [],
-            "usage": usage(view),
+            "usage": usage(views),
         }
+
+    def _choice(
+        self, index: int, view: GenerationView, logprobs: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        text = view.output or ""
+        choice: dict[str, Any] = {
+            "index": index,
+            "finish_reason": finish_reason(view),
+            "logprobs": logprobs,
+        }
+        if self.chat:
+            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
+        else:
+            choice["text"] = text
+        return choice
+
+    def logprobs(self, blocks: Sequence[CommittedBlock], first_offset: int = 0) -> dict[str, Any]:
+        """The raw log-probabilities of blocks; `first_offset` characters of text precede them."""
+        return _chat_logprobs(blocks) if self.chat else _text_logprobs(blocks, first_offset)
 
     def _head(self, request_id: str, model: str, kind: str) -> dict[str, Any]:
         # The id's first 48 bits are the admission's epoch milliseconds (UUID version 7).
@@ -96,49 +115,108 @@ def finish_reason(view: GenerationView) -> str:
     return FINISH_REASONS.get(view.finish_reason or "", "length")
 
 
-def usage(view: GenerationView) -> dict[str, Any] | None:
-    """Token counts in OpenAI's names, the cost, and what only we meter."""
-    if view.usage is None:
+def usage(views: Sequence[GenerationView]) -> dict[str, Any] | None:
+    """Token counts in OpenAI's names, the cost, and what only we meter, over all choices.
+
+    Each choice is a generation with a receipt of its own; where there are several they are listed.
+    """
+    counted = [view.usage for view in views if view.usage is not None]
+    if len(counted) < len(views):
         return None
+    input_tokens = sum(each.input_tokens for each in counted)
+    output_tokens = sum(each.output_tokens for each in counted)
+    costs = [Decimal(view.cost) for view in views if view.cost is not None]
+    cost = sum(costs, Decimal(0)) if len(costs) == len(views) else None
+    choices = [_metered(view, each) for view, each in zip(views, counted, strict=True)]
     return {
-        "prompt_tokens": view.usage.input_tokens,
-        "completion_tokens": view.usage.output_tokens,
-        "total_tokens": view.usage.input_tokens + view.usage.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": view.usage.cached_input_tokens},
-        "cost": None if view.cost is None else float(view.cost),  # a number, as others send it
-        "dflash": {
-            "generation_id": view.id,
-            "status": view.status,
-            "finish_reason": view.finish_reason,
-            "cost": view.cost,
-            "currency": view.currency,
-            "complete_units": view.usage.complete_units,
-            "fragment_units": view.usage.fragment_units,
-            "information_bits": view.usage.information_bits,
-            "joules": view.usage.joules,
-            "energy_class": view.usage.energy_class,
-            "confidence": view.confidence,
-            "receipt_sha256": None if view.receipt is None else view.receipt["sha256"],
+        "prompt_tokens": input_tokens,
+        "completion_tokens": output_tokens,
+        "total_tokens": input_tokens + output_tokens,
+        "prompt_tokens_details": {
+            "cached_tokens": sum(each.cached_input_tokens for each in counted)
+        },
+        "cost": None if cost is None else float(cost),  # a number, as others send it
+        "dflash": choices[0]
+        if len(choices) == 1
+        else {
+            "cost": None if cost is None else plain(cost),
+            "currency": views[0].currency,
+            "choices": choices,
         },
     }
 
 
-def block_logprobs(block: CommittedBlock) -> list[dict[str, Any]]:
-    """The block's tokens with their raw log-probabilities; tokens without text are left out."""
-    return [
-        {
-            "token": piece.decode(errors="replace"),
-            "bytes": list(piece),
-            "logprob": unats / 1e6,
-            "top_logprobs": [],
-        }
-        for piece, unats in zip(block.pieces, block.logprobs_unats, strict=True)
-        if piece and unats is not None
-    ]
-
-
-def _logprobs(blocks: list[CommittedBlock]) -> dict[str, Any]:
+def _metered(view: GenerationView, counted: UsageView) -> dict[str, Any]:
     return {
-        "content": [entry for block in blocks for entry in block_logprobs(block)],
-        "refusal": None,
+        "generation_id": view.id,
+        "status": view.status,
+        "finish_reason": view.finish_reason,
+        "cost": view.cost,
+        "currency": view.currency,
+        "forced_tokens": counted.forced_tokens,
+        "complete_units": counted.complete_units,
+        "fragment_units": counted.fragment_units,
+        "information_bits": counted.information_bits,
+        "joules": counted.joules,
+        "energy_class": counted.energy_class,
+        "confidence": view.confidence,
+        "receipt_sha256": None if view.receipt is None else view.receipt["sha256"],
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """A token with text, its raw log-probability in nats, and the likeliest beside it."""
+
+    piece: bytes
+    logprob: float
+    likeliest: tuple[_Token, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return self.piece.decode(errors="replace")
+
+    def entry(self) -> dict[str, Any]:
+        return {"token": self.text, "bytes": list(self.piece), "logprob": self.logprob}
+
+
+def _chat_logprobs(blocks: Sequence[CommittedBlock]) -> dict[str, Any]:
+    content = [
+        {**token.entry(), "top_logprobs": [other.entry() for other in token.likeliest]}
+        for token in _tokens(blocks)
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _text_logprobs(blocks: Sequence[CommittedBlock], first_offset: int) -> dict[str, Any]:
+    """The older endpoint's four parallel lists; a drawn token is always among the likeliest."""
+    tokens = list(_tokens(blocks))
+    offsets, said = [], b""
+    for token in tokens:
+        offsets.append(first_offset + len(said.decode(errors="replace")))
+        said += token.piece
+    likeliest = [
+        {other.text: other.logprob for other in (token, *token.likeliest)}
+        for token in tokens
+        if token.likeliest
+    ]
+    return {
+        "tokens": [token.text for token in tokens],
+        "token_logprobs": [token.logprob for token in tokens],
+        "top_logprobs": likeliest or None,
+        "text_offset": offsets,
+    }
+
+
+def _tokens(blocks: Sequence[CommittedBlock]) -> Iterator[_Token]:
+    """Each token that has text and a score."""
+    for block in blocks:
+        beside = block.alternatives or ((),) * len(block.pieces)
+        for piece, unats, others in zip(block.pieces, block.logprobs_unats, beside, strict=True):
+            if piece and unats is not None:
+                likeliest = tuple(
+                    _Token(other.piece, other.logprob_unats / 1e6)
+                    for other in others
+                    if other.logprob_unats is not None
+                )
+                yield _Token(piece, unats / 1e6, likeliest)

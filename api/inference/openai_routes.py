@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, get, post
 from litestar.di import NamedDependency
-from litestar.params import HeaderParameter
+from litestar.params import HeaderParameter, JSONBody
 from litestar.types import ASGIApp
 from sqlalchemy import Engine as Database
 
+from api.admission import choice_ids
 from api.auth import Principal, Scope, requires
-from api.bodies import decode
+from api.bodies import StrictBody
 from api.errors import GenerationFailed
 from api.gateway import Gateway, Live
 from api.inference import orders, replies
 from api.inference.event_stream import KEEPALIVE, EventStream, sse
 from api.inference.idempotency import IdempotencyKey
-from api.inference.openai_replies import CHAT, TEXT, Shape, block_logprobs, finish_reason
+from api.inference.openai_replies import CHAT, TEXT, Shape, finish_reason
 from api.inference.openai_schemas import (
     ChatCompletionRequest,
     CompletionParameters,
@@ -49,28 +50,20 @@ KeyHeader = Annotated[str | None, HeaderParameter(name="Idempotency-Key")]
     tags=["openai"],
     summary="Chat completion",
     guards=[requires(Scope.GENERATE)],
+    dto=StrictBody,
+    return_dto=None,
 )
 async def chat_completions(
     request: Request[Any, Any, Any],
+    data: JSONBody[ChatCompletionRequest],
     gateway: NamedDependency[Gateway],
     principal: NamedDependency[Principal],
     idempotency_key: KeyHeader = None,
 ) -> ASGIApp:
     """Answer a conversation in OpenAI's shape; `usage` carries cost, units, joules and receipt."""
-    body = await request.body()
-    wire = decode(body, ChatCompletionRequest)
-    order = await asyncio.to_thread(_chat_order, gateway.served, wire)
-    key = IdempotencyKey.of(idempotency_key, body)
-    return await _answer(
-        request,
-        gateway,
-        principal,
-        wire,
-        order=order,
-        key=key,
-        shape=CHAT,
-        logprobs=wire.logprobs is True,
-    )
+    order = await asyncio.to_thread(_chat_order, gateway.served, data)
+    key = IdempotencyKey.of(idempotency_key, await request.body())
+    return await _answer(request, gateway, principal, data, order=order, key=key, shape=CHAT)
 
 
 @post(
@@ -79,21 +72,20 @@ async def chat_completions(
     tags=["openai"],
     summary="Text completion",
     guards=[requires(Scope.GENERATE)],
+    dto=StrictBody,
+    return_dto=None,
 )
 async def completions(
     request: Request[Any, Any, Any],
+    data: JSONBody[CompletionRequest],
     gateway: NamedDependency[Gateway],
     principal: NamedDependency[Principal],
     idempotency_key: KeyHeader = None,
 ) -> ASGIApp:
     """Continue a raw prompt in OpenAI's shape."""
-    body = await request.body()
-    wire = decode(body, CompletionRequest)
-    order = await asyncio.to_thread(_text_order, gateway.served, wire)
-    key = IdempotencyKey.of(idempotency_key, body)
-    return await _answer(
-        request, gateway, principal, wire, order=order, key=key, shape=TEXT, logprobs=False
-    )
+    order = await asyncio.to_thread(_text_order, gateway.served, data)
+    key = IdempotencyKey.of(idempotency_key, await request.body())
+    return await _answer(request, gateway, principal, data, order=order, key=key, shape=TEXT)
 
 
 @get(
@@ -142,83 +134,112 @@ async def _answer(
     order: Order,
     key: IdempotencyKey | None,
     shape: Shape,
-    logprobs: bool,
 ) -> ASGIApp:
+    logprobs = order.top_logprobs is not None
     include_usage = wire.stream_options is not None and wire.stream_options.include_usage
     submitted = await gateway.submit(principal, order, key)
-    request_id = submitted.request_id
     live = submitted if isinstance(submitted, Live) else None
-    reply_headers = replies.headers(request_id, replayed=live is None)
+    request_ids = choice_ids(submitted.request_id, order.choices)
+    reply_headers = replies.headers(submitted.request_id, replayed=live is None)
     if wire.stream and live is not None:
         parts = _live_parts(
             gateway, live, order.model, shape, logprobs=logprobs, usage=include_usage
         )
-        return EventStream(parts, lambda: gateway.cancel(request_id), reply_headers)
-    if live is not None and await replies.wait_settled(request.receive, gateway, live) is None:
+        return EventStream(parts, lambda: gateway.cancel(live), reply_headers)
+    if live is not None and not await replies.wait_settled(request.receive, gateway, live):
         return replies.client_closed()
-    view = await asyncio.to_thread(replies.read_final, gateway.database, request_id)
-    blocks = await asyncio.to_thread(_stored, gateway.database, request_id)
+    views, blocks = await asyncio.to_thread(_stored, gateway.database, request_ids)
     if wire.stream:
-        parts = _stored_parts(blocks, view, shape, logprobs=logprobs, usage=include_usage)
+        parts = _stored_parts(blocks, views, shape, logprobs=logprobs, usage=include_usage)
         return EventStream(parts, _nothing, reply_headers)
-    if view.status == "failed":
-        raise GenerationFailed(request_id)
-    return replies.json_reply(shape.answer(view, blocks if logprobs else None), reply_headers)
+    for view in views:
+        if view.status == "failed":
+            raise GenerationFailed(view.id)
+    return replies.json_reply(shape.answer(views, blocks if logprobs else None), reply_headers)
+
+
+class _Telling:
+    """A stream's parts, choice by choice: what was said of each so far."""
+
+    def __init__(self, shape: Shape, order_id: str, model: str, *, logprobs: bool) -> None:
+        self._shape = shape
+        self._order_id = order_id
+        self._model = model
+        self._logprobs = logprobs
+        self._said: dict[int, int] = {}  # characters, by choice
+
+    def text(self, index: int, block: CommittedBlock) -> bytes:
+        """The part that tells of a block."""
+        first, offset = index not in self._said, self._said.get(index, 0)
+        self._said[index] = offset + len(block.text)
+        part = self._shape.part(
+            self._order_id,
+            self._model,
+            index,
+            text=block.text,
+            first=first,
+            logprobs=self._shape.logprobs([block], offset) if self._logprobs else None,
+        )
+        return sse(None, encode(part))
+
+    def end(self, index: int, view: GenerationView) -> bytes:
+        """The part that tells of a choice's end."""
+        reason = finish_reason(view)
+        return sse(
+            None, encode(self._shape.part(self._order_id, self._model, index, finish=reason))
+        )
 
 
 async def _live_parts(
     gateway: Gateway, live: Live, model_name: str, shape: Shape, *, logprobs: bool, usage: bool
 ) -> AsyncIterator[bytes]:
-    first = True
+    telling = _Telling(shape, live.request_id, model_name, logprobs=logprobs)
+    views: dict[int, GenerationView] = {}
     async for item in live.stream.items(gateway.settings.keepalive_s):
         if item is None:
             yield KEEPALIVE
-        elif isinstance(item, CommittedBlock):
-            yield _text_part(
-                shape, live.request_id, model_name, item, first=first, logprobs=logprobs
-            )
-            first = False
-        else:
-            view = await asyncio.to_thread(replies.read_final, gateway.database, live.request_id)
-            for part in _ending(shape, view, usage):
-                yield part
-
-
-async def _stored_parts(
-    blocks: list[CommittedBlock], view: GenerationView, shape: Shape, *, logprobs: bool, usage: bool
-) -> AsyncIterator[bytes]:
-    for position, block in enumerate(blocks):
-        yield _text_part(shape, view.id, view.model, block, first=position == 0, logprobs=logprobs)
-    for part in _ending(shape, view, usage):
+            continue
+        index = live.request_ids.index(item.request_id)
+        if isinstance(item, CommittedBlock):
+            yield telling.text(index, item)
+            continue
+        view = await asyncio.to_thread(replies.read_final, gateway.database, item.request_id)
+        views[index] = view
+        if view.status != "failed":
+            yield telling.end(index, view)
+    for part in _ending(shape, [views[index] for index in sorted(views)], usage):
         yield part
 
 
-def _text_part(
+async def _stored_parts(
+    blocks: list[list[CommittedBlock]],
+    views: list[GenerationView],
     shape: Shape,
-    request_id: str,
-    model_name: str,
-    block: CommittedBlock,
     *,
-    first: bool,
     logprobs: bool,
-) -> bytes:
-    entries = {"content": block_logprobs(block), "refusal": None} if logprobs else None
-    part = shape.part(request_id, model_name, text=block.text, first=first, logprobs=entries)
-    return sse(None, encode(part))
+    usage: bool,
+) -> AsyncIterator[bytes]:
+    telling = _Telling(shape, views[0].id, views[0].model, logprobs=logprobs)
+    for index, view in enumerate(views):
+        for block in blocks[index]:
+            yield telling.text(index, block)
+        if view.status != "failed":
+            yield telling.end(index, view)
+    for part in _ending(shape, views, usage):
+        yield part
 
 
-def _ending(shape: Shape, view: GenerationView, include_usage: bool) -> list[bytes]:
-    if view.status == "failed":
-        error = {
-            "message": f"generation {view.id} failed; it was billed for what it had delivered",
-            "type": "server_error",
-            "param": None,
-            "code": "generation_failed",
-        }
-        return [sse(None, encode({"error": error}))]
-    parts = [sse(None, encode(shape.part(view.id, view.model, finish=finish_reason(view))))]
-    if include_usage:
-        parts.append(sse(None, encode(shape.usage_part(view))))
+def _ending(shape: Shape, views: list[GenerationView], include_usage: bool) -> list[bytes]:
+    for view in views:
+        if view.status == "failed":
+            error = {
+                "message": f"generation {view.id} failed; it was billed for what it had delivered",
+                "type": "server_error",
+                "param": None,
+                "code": "generation_failed",
+            }
+            return [sse(None, encode({"error": error}))]
+    parts = [sse(None, encode(shape.usage_part(views)))] if include_usage else []
     return [*parts, DONE]
 
 
@@ -231,8 +252,13 @@ def _chat_order(served: ServedModel, wire: ChatCompletionRequest) -> Order:
     messages = [turn.plain() for turn in wire.messages]
     prompt, input_ids = orders.encode_prompt(served, None, messages)
     limit = orders.token_limit(served, len(input_ids), asked, name)
+    form = wire.response_format.document() if wire.response_format else None
     return _order(
-        served, wire, _Prompt("chat.completions", prompt, input_ids, limit, wire.metadata)
+        served,
+        wire,
+        _Prompt("chat.completions", prompt, input_ids, limit, wire.metadata),
+        top_logprobs=(wire.top_logprobs or 0) if wire.logprobs else None,
+        json_schema=orders.schema(served, form, "response_format"),
     )
 
 
@@ -247,7 +273,13 @@ def _text_order(served: ServedModel, wire: CompletionRequest) -> Order:
     prompt, input_ids = orders.encode_prompt(served, text, None)
     asked = COMPLETION_TOKENS_DEFAULT if wire.max_tokens is None else wire.max_tokens
     limit = orders.token_limit(served, len(input_ids), asked)
-    return _order(served, wire, _Prompt("completions", prompt, input_ids, limit, None))
+    return _order(
+        served,
+        wire,
+        _Prompt("completions", prompt, input_ids, limit, None),
+        top_logprobs=wire.logprobs,
+        json_schema=None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +293,14 @@ class _Prompt:
     tags: dict[str, str] | None
 
 
-def _order(served: ServedModel, wire: CompletionParameters, prompt: _Prompt) -> Order:
+def _order(
+    served: ServedModel,
+    wire: CompletionParameters,
+    prompt: _Prompt,
+    *,
+    top_logprobs: int | None,
+    json_schema: str | None,
+) -> Order:
     end_user, tags = orders.labels(wire.user, prompt.tags)
     return Order(
         route=prompt.route,
@@ -270,11 +309,16 @@ def _order(served: ServedModel, wire: CompletionParameters, prompt: _Prompt) -> 
         input_ids=prompt.input_ids,
         max_tokens=prompt.max_tokens,
         sampling=orders.sampling_params(
+            served,
             temperature=1.0 if wire.temperature is None else wire.temperature,
             top_k=wire.top_k,
-            top_p=1.0 if wire.top_p is None else wire.top_p,
-            min_p=wire.min_p or 0.0,
+            top_p=wire.top_p,
+            min_p=wire.min_p,
             seed=wire.seed,
+            repetition_penalty=wire.repetition_penalty,
+            frequency_penalty=wire.frequency_penalty,
+            presence_penalty=wire.presence_penalty,
+            logit_bias=wire.logit_bias,
         ),
         stop=orders.stop_strings(wire.stop),
         draft=wire.draft is not False,
@@ -282,12 +326,18 @@ def _order(served: ServedModel, wire: CompletionParameters, prompt: _Prompt) -> 
         deadline_ms=None,
         end_user=end_user,
         tags=tags,
+        top_logprobs=top_logprobs,
+        json_schema=json_schema,
+        choices=wire.n or 1,
     )
 
 
-def _stored(database: Database, request_id: str) -> list[CommittedBlock]:
+def _stored(
+    database: Database, request_ids: Sequence[str]
+) -> tuple[list[GenerationView], list[list[CommittedBlock]]]:
+    views = [replies.read_final(database, request_id) for request_id in request_ids]
     with snapshot(database) as connection:
-        return replay(connection, request_id)
+        return views, [replay(connection, request_id) for request_id in request_ids]
 
 
 async def _nothing() -> None:

@@ -4,11 +4,23 @@ one we can't honour is refused by name and a misspelt one as unknown.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
+from api.inference.schemas import (
+    JsonSchema,
+    LogitBias,
+    OccurrencePenalty,
+    RepetitionPenalty,
+    TopLogprobs,
+)
 from api.schemas import Amount
+from engine.errors import InvalidRequest
+
+CHOICES_MAX = 16
+TEXT_LOGPROBS_MAX = 5  # as OpenAI documents for the older endpoint
 
 
 class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,14 +54,34 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
 
 
-class ResponseFormat(msgspec.Struct, frozen=True):
-    """The form of the answer; only plain text can be asked for."""
+class NamedSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A JSON schema. It is followed to the letter, whatever `strict` says."""
 
-    type: str
+    name: str
+    schema: JsonSchema
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The form of the answer: text, any JSON object, or what a schema describes."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+    def document(self) -> dict[str, Any] | None:
+        """The schema that the answer must satisfy; null for text."""
+        if (self.json_schema is not None) != (self.type == "json_schema"):
+            raise InvalidRequest(
+                "json_schema is given with type json_schema, and only then", "response_format"
+            )
+        if self.type == "json_object":
+            return {"type": "object"}
+        return self.json_schema.schema if self.json_schema else None
 
 
 class CompletionParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What both endpoints take. The last group is accepted at its neutral value only."""
+    """What both endpoints take."""
 
     model: str
     temperature: float | None = None
@@ -62,22 +94,18 @@ class CompletionParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     user: str | None = None
     top_k: int | None = None
     min_p: float | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    frequency_penalty: OccurrencePenalty | None = None
+    presence_penalty: OccurrencePenalty | None = None
+    logit_bias: LogitBias | None = None
     draft: bool | None = None
     max_cost: Amount | None = None
-
-    n: int | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    n: Annotated[int, Meta(ge=1, le=CHOICES_MAX)] | None = None
 
     def refused(self) -> dict[str, Any]:
         """Options given with other than their neutral value."""
         return {
-            "n": self.n if self.n != 1 else None,
             "stream_options": None if self.stream else self.stream_options,
-            "frequency_penalty": self.frequency_penalty or None,
-            "presence_penalty": self.presence_penalty or None,
-            "logit_bias": self.logit_bias or None,
         }
 
 
@@ -87,10 +115,10 @@ class ChatCompletionRequest(CompletionParameters, frozen=True, kw_only=True):
     messages: list[ChatMessage]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
+    top_logprobs: TopLogprobs | None = None
+    response_format: ResponseFormat | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
-    response_format: ResponseFormat | None = None
-    top_logprobs: int | None = None
     tools: list[Any] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
@@ -108,13 +136,11 @@ class ChatCompletionRequest(CompletionParameters, frozen=True, kw_only=True):
 
     def refused(self) -> dict[str, Any]:
         """Options given with other than their neutral value."""
-        form = self.response_format
         return {
             **CompletionParameters.refused(self),
             "messages": next((turn.name for turn in self.messages if turn.name), None),
             "store": self.store or None,
-            "response_format": None if form is None or form.type == "text" else form,
-            "top_logprobs": self.top_logprobs or None,
+            "top_logprobs": None if self.logprobs else self.top_logprobs,
             "tools": self.tools or None,
             "tool_choice": None if self.tool_choice in (None, "none", "auto") else True,
             "functions": self.functions or None,
@@ -133,7 +159,7 @@ class CompletionRequest(CompletionParameters, frozen=True, kw_only=True):
     """`POST /v1/completions`."""
 
     prompt: str | list[Any]
-    logprobs: int | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=TEXT_LOGPROBS_MAX)] | None = None
     best_of: int | None = None
     echo: bool = False
     suffix: str | None = None
@@ -142,7 +168,6 @@ class CompletionRequest(CompletionParameters, frozen=True, kw_only=True):
         """Options given with other than their neutral value."""
         return {
             **CompletionParameters.refused(self),
-            "logprobs": self.logprobs,
             "best_of": self.best_of if self.best_of != 1 else None,
             "echo": self.echo or None,
             "suffix": self.suffix or None,

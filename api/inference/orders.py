@@ -6,6 +6,7 @@ option we can't honour is an error, never ignored.
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 import unicodedata
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 
 from engine.errors import InvalidRequest, ModelNotFound, PromptTooLong
+from engine.grammar.grammars import Grammars
 from engine.requests import SamplingParams
 from engine.scheduler.admission import check_sampling
 from engine.tokenizer import Tokenizer
@@ -25,7 +27,6 @@ STOP_BYTES_MAX = 256
 TAGS_MAX = 16
 LABEL_CHARS_MAX = 200
 TEMPERATURE_MAX = 2
-TOP_K_MAX = 2**31 - 1
 SEED_MAX = 2**53 - 1  # what every JSON reader keeps exactly
 DEADLINE_MS_MAX = 3_600_000
 
@@ -47,17 +48,24 @@ class Order:
     end_user: str | None
     tags: dict[str, str] | None
     draft_scope: str = "tenant"
+    top_logprobs: int | None = None  # null: no log-probabilities are shown
+    json_schema: str | None = None  # JSON text
+    choices: int = 1  # answers to the one prompt
 
     @property
     def parameters(self) -> dict[str, Any]:
         """What a replay needs besides the prompt, as plain JSON."""
         return {
             **msgspec.to_builtins(self.sampling),
+            "logit_bias": {str(token): bias for token, bias in self.sampling.logit_bias},
             "max_tokens": self.max_tokens,
             "stop": list(self.stop),
             "draft": self.draft,
             "draft_scope": self.draft_scope,
             "deadline_ms": self.deadline_ms,
+            "top_logprobs": self.top_logprobs,
+            "json_schema": None if self.json_schema is None else json.loads(self.json_schema),
+            "n": self.choices,
         }
 
 
@@ -69,6 +77,7 @@ class ServedModel:
     tokenizer: Tokenizer
     context_length: int
     max_tokens_default: int
+    grammars: Grammars
 
     def check_name(self, asked: str | None) -> str:
         """The name served; raises ModelNotFound for another. Null means whatever is served."""
@@ -122,24 +131,48 @@ def token_limit(
 
 
 def sampling_params(
-    *, temperature: float, top_k: int | None, top_p: float, min_p: float, seed: int | None
+    served: ServedModel,
+    *,
+    temperature: float,
+    seed: int | None,
+    logit_bias: Mapping[int, float] | None,
+    **others: Any,
 ) -> SamplingParams:
-    """Validated sampling parameters; a missing seed is drawn here, so that it can be recorded."""
+    """Validated sampling parameters; a missing seed is drawn here, so that it can be recorded.
+
+    `others` are passed on by name, those that are null left at their neutral value.
+    """
     if not (math.isfinite(temperature) and 0 <= temperature <= TEMPERATURE_MAX):
         raise InvalidRequest(
             f"temperature must be a number from 0 to {TEMPERATURE_MAX}", "temperature"
         )
-    if top_k is not None and top_k > TOP_K_MAX:
-        raise InvalidRequest(f"top_k must be at most {TOP_K_MAX}", "top_k")
     if seed is None:
         seed = secrets.randbelow(SEED_MAX + 1)
     elif not 0 <= seed <= SEED_MAX:
         raise InvalidRequest(f"seed must be from 0 to {SEED_MAX}", "seed")
     params = SamplingParams(
-        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
+        temperature=temperature,
+        seed=seed,
+        logit_bias=tuple(sorted((logit_bias or {}).items())),
+        **{name: value for name, value in others.items() if value is not None},
     )
-    check_sampling(params)
+    check_sampling(params, served.tokenizer.vocab_size)
     return params
+
+
+def schema(served: ServedModel, document: Any, parameter: str) -> str | None:
+    """The text of a JSON schema that can be followed; null where none was given.
+
+    Raises InvalidRequest with the reason.
+    """
+    if document is None:
+        return None
+    text = msgspec.json.encode(document).decode()
+    try:
+        served.grammars.open(text)
+    except InvalidRequest as error:
+        raise InvalidRequest(str(error), parameter) from None
+    return text
 
 
 def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -21,26 +21,26 @@ from api.inference.generations import read
 from api.inference.schemas import GenerationView
 from engine.errors import EngineUnavailable
 from metering.database import snapshot
-from metering.events import FINAL_STATUSES, RequestStatus, RequestSummary
+from metering.events import FINAL_STATUSES, RequestStatus
 
 HTTP_CLIENT_CLOSED_REQUEST = 499  # never seen: the client is gone; it is for the access log
 
 
-async def wait_settled(receive: Receive, gateway: Gateway, live: Live) -> RequestSummary | None:
-    """Wait for the end of a request; null when its client went away first.
+async def wait_settled(receive: Receive, gateway: Gateway, live: Live) -> bool:
+    """Wait for the end of an order; false when its client went away first.
 
-    The departing client's request is cancelled, and pays for what was committed before.
+    The departing client's order is cancelled, and pays for what was committed before.
     """
     settled = asyncio.create_task(live.stream.settled())
     departure = asyncio.create_task(disconnected(receive))
     try:
         await asyncio.wait({settled, departure}, return_when=asyncio.FIRST_COMPLETED)
-        return settled.result() if settled.done() else None
+        return settled.done()
     finally:
         settled.cancel()
         departure.cancel()
         if not settled.done() or settled.cancelled():
-            await gateway.cancel(live.request_id)
+            await gateway.cancel(live)
 
 
 def read_final(database: Database, request_id: str) -> GenerationView:

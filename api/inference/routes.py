@@ -10,12 +10,12 @@ import msgspec
 from litestar import Request, get, post
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import HeaderParameter
+from litestar.params import HeaderParameter, JSONBody
 from litestar.types import ASGIApp
 from sqlalchemy import Engine as Database
 
 from api.auth import Principal, Scope, requires
-from api.bodies import decode
+from api.bodies import StrictBody
 from api.errors import NotFound
 from api.gateway import Gateway, Live
 from api.inference import orders, replies
@@ -43,6 +43,8 @@ encode = msgspec.json.encode
     summary="Generate an answer and its receipt",
     guards=[requires(Scope.GENERATE)],
     tags=["inference"],
+    dto=StrictBody,
+    return_dto=None,
     responses={
         200: ResponseSpec(
             GenerationView,
@@ -53,29 +55,31 @@ encode = msgspec.json.encode
 )
 async def generate(
     request: Request[Any, Any, Any],
+    data: JSONBody[GenerateRequest],
     gateway: NamedDependency[Gateway],
     principal: NamedDependency[Principal],
     idempotency_key: Annotated[str | None, HeaderParameter(name="Idempotency-Key")] = None,
 ) -> ASGIApp:
     """Generate within credit. A client that disconnects pays for the blocks committed before."""
-    body = await request.body()
-    wire = decode(body, GenerateRequest)
-    order = await asyncio.to_thread(read_order, gateway.served, wire)
-    key = IdempotencyKey.of(idempotency_key, body)
+    order = await asyncio.to_thread(read_order, gateway.served, data)
+    key = IdempotencyKey.of(idempotency_key, await request.body())
     submitted = await gateway.submit(principal, order, key)
     request_id = submitted.request_id
     live = submitted if isinstance(submitted, Live) else None
     reply_headers = replies.headers(request_id, replayed=live is None)
-    if wire.stream and live is not None:
+    if data.stream and live is not None:
         return EventStream(
-            _live_events(gateway, live), lambda: gateway.cancel(request_id), reply_headers
+            _live_events(gateway, live, logprobs=order.top_logprobs is not None),
+            lambda: gateway.cancel(live),
+            reply_headers,
         )
-    if live is not None and await replies.wait_settled(request.receive, gateway, live) is None:
+    if live is not None and not await replies.wait_settled(request.receive, gateway, live):
         return replies.client_closed()
     view = await asyncio.to_thread(replies.read_final, gateway.database, request_id)
-    if wire.stream:
+    if data.stream:
         blocks = await asyncio.to_thread(_stored, gateway.database, request_id)
-        return EventStream(_stored_events(blocks, view), _nothing, reply_headers)
+        events = _stored_events(blocks, view, logprobs=order.top_logprobs is not None)
+        return EventStream(events, _nothing, reply_headers)
     return replies.json_reply(view, reply_headers)
 
 
@@ -137,11 +141,16 @@ def read_order(served: ServedModel, wire: GenerateRequest) -> Order:
         input_ids=input_ids,
         max_tokens=orders.token_limit(served, len(input_ids), wire.max_tokens),
         sampling=orders.sampling_params(
+            served,
             temperature=wire.temperature,
             top_k=wire.top_k,
             top_p=wire.top_p,
             min_p=wire.min_p,
             seed=wire.seed,
+            repetition_penalty=wire.repetition_penalty,
+            frequency_penalty=wire.frequency_penalty,
+            presence_penalty=wire.presence_penalty,
+            logit_bias=wire.logit_bias,
         ),
         stop=orders.stop_strings(wire.stop),
         draft=wire.draft,
@@ -150,25 +159,27 @@ def read_order(served: ServedModel, wire: GenerateRequest) -> Order:
         deadline_ms=orders.deadline(wire.deadline_ms),
         end_user=end_user,
         tags=tags,
+        top_logprobs=wire.top_logprobs,
+        json_schema=orders.schema(served, wire.json_schema, "json_schema"),
     )
 
 
-async def _live_events(gateway: Gateway, live: Live) -> AsyncIterator[bytes]:
+async def _live_events(gateway: Gateway, live: Live, *, logprobs: bool) -> AsyncIterator[bytes]:
     async for item in live.stream.items(gateway.settings.keepalive_s):
         if item is None:
             yield KEEPALIVE
         elif isinstance(item, CommittedBlock):
-            yield sse("block", encode(block_view(item)))
+            yield sse("block", encode(block_view(item, logprobs=logprobs)))
         else:
             view = await asyncio.to_thread(replies.read_final, gateway.database, live.request_id)
             yield sse("receipt", encode(view))
 
 
 async def _stored_events(
-    blocks: list[CommittedBlock], view: GenerationView
+    blocks: list[CommittedBlock], view: GenerationView, *, logprobs: bool
 ) -> AsyncIterator[bytes]:
     for block in blocks:
-        yield sse("block", encode(block_view(block)))
+        yield sse("block", encode(block_view(block, logprobs=logprobs)))
     yield sse("receipt", encode(view))
 
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from api.schemas import Amount
+from engine.scheduler.admission import (
+    BIASED_TOKENS_MAX,
+    LOGIT_BIAS_MAX,
+    PENALTY_MAX,
+    REPETITION_PENALTY_MAX,
+    REPETITION_PENALTY_MIN,
+    TOP_LOGPROBS_MAX,
+)
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -14,6 +23,50 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     role: Literal["system", "user", "assistant"]
     content: str
+
+
+RepetitionPenalty: TypeAlias = Annotated[
+    float,
+    Meta(
+        ge=REPETITION_PENALTY_MIN,
+        le=REPETITION_PENALTY_MAX,
+        description="As in transformers: divides the logit of a token that occurs in the prompt or "
+        "the output if it is positive, multiplies it if it is negative; 1 changes nothing",
+    ),
+]
+OccurrencePenalty: TypeAlias = Annotated[
+    float,
+    Meta(
+        ge=-PENALTY_MAX,
+        le=PENALTY_MAX,
+        description="As OpenAI defines it; only the output counts, the prompt does not",
+    ),
+]
+LogitBias: TypeAlias = Annotated[
+    dict[int, Annotated[float, Meta(ge=-LOGIT_BIAS_MAX, le=LOGIT_BIAS_MAX)]],
+    Meta(
+        max_length=BIASED_TOKENS_MAX,
+        description="Token ids of this model, and what is added to their logits",
+        examples=[{"42": -100}],
+    ),
+]
+JsonSchema: TypeAlias = Annotated[
+    dict[str, Any],
+    Meta(
+        description="A JSON schema that the answer satisfies, if it ends by itself; "
+        '`{"type": "object"}` is any object',
+        examples=[{"type": "object", "properties": {"name": {"type": "string"}}}],
+    ),
+]
+TopLogprobs: TypeAlias = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=TOP_LOGPROBS_MAX,
+        description="Show each token's raw log-probability, and this many of the likeliest beside "
+        "it: the model's own, before penalties, biases, schema and temperature",
+    ),
+]
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,6 +81,12 @@ class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
+    repetition_penalty: RepetitionPenalty = 1.0
+    frequency_penalty: OccurrencePenalty = 0.0
+    presence_penalty: OccurrencePenalty = 0.0
+    logit_bias: LogitBias | None = None
+    json_schema: JsonSchema | None = None
+    top_logprobs: TopLogprobs | None = None
     stop: str | list[str] | None = None
     stream: bool = False
     draft: bool = True
@@ -40,12 +99,29 @@ class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     energy: str | None = None
 
 
+class AlternativeView(msgspec.Struct, frozen=True):
+    """A token that could have been drawn: its bytes, and its raw log-probability in nats."""
+
+    bytes: list[int]
+    logprob: str | None
+
+
+class TokenView(msgspec.Struct, frozen=True):
+    """A token of the output. A `forced` one was the only one that the schema allowed."""
+
+    bytes: list[int]
+    logprob: str | None
+    forced: bool
+    top: list[AlternativeView]
+
+
 class UsageView(msgspec.Struct, frozen=True):
     """Quantities of one request. `joules` is null when energy was unavailable."""
 
     input_tokens: int
     cached_input_tokens: int  # of the input, found computed
     output_tokens: int
+    forced_tokens: int
     complete_units: int
     fragment_units: int
     information_bits: str | None
@@ -54,8 +130,9 @@ class UsageView(msgspec.Struct, frozen=True):
 
 
 class ConfidenceView(msgspec.Struct, frozen=True):
-    """Joint-probability confidence of the output under the raw verifier."""
+    """Joint-probability confidence of the tokens that the raw verifier chose, forced ones apart."""
 
+    tokens: int
     geo_mean: str
     min_prob: str
     sum_logprob: str
@@ -87,6 +164,7 @@ class GenerationView(msgspec.Struct, frozen=True):
     usage: UsageView | None
     confidence: ConfidenceView | None
     drafting: DraftingView | None
+    logprobs: list[TokenView] | None
     cost: str | None
     currency: str | None
     receipt: dict[str, Any] | None
@@ -110,3 +188,4 @@ class BlockView(msgspec.Struct, frozen=True):
     units_closed: int
     accepted_tokens: int
     drafted_depth: int
+    logprobs: list[TokenView] | None  # null where they were not asked for

@@ -31,12 +31,13 @@ class Balance:
 def balance(connection: Connection, tenant_id: str) -> Balance:
     """The tenant's balance; raises UnknownTenant."""
     currency = currency_of(connection, tenant_id)
-    credit, held, promotional, receivable = (
+    credit, held, promotional, accrued, receivable = (
         of(connection, Account(tenant_id, kind, currency))
         for kind in (
             AccountKind.TENANT_CREDIT,
             AccountKind.HOLDS,
             AccountKind.PROMOTIONAL,
+            AccountKind.ACCRUED,
             AccountKind.RECEIVABLE,
         )
     )
@@ -45,7 +46,7 @@ def balance(connection: Connection, tenant_id: str) -> Balance:
         held_nano=held,
         currency=currency,
         promotional_nano=promotional,
-        receivable_nano=-receivable,
+        receivable_nano=-accrued - receivable,
         receivable_limit_nano=terms.receivable_limit(connection, tenant_id),
     )
 

@@ -20,6 +20,7 @@ from billing.ledger.accounts import Account, AccountKind, of
 from metering import clock
 
 CREDIT = "credit"
+PAID = "paid"  # the kind of grants that stand on the tenant's credit account
 RECEIVABLE = "receivable"
 PRIORITY_DEFAULT = 100
 ACCOUNTS = {"paid": AccountKind.TENANT_CREDIT, "promotional": AccountKind.PROMOTIONAL}
@@ -48,7 +49,7 @@ def sources(
     rows = connection.execute(
         select(grants).where(grants.c.tenant_id == tenant_id, grants.c.remaining_nano > 0)
     ).all()
-    paid = sum(row.remaining_nano for row in rows if row.kind == "paid")
+    paid = sum(row.remaining_nano for row in rows if row.kind == PAID)
     ordered = [
         (
             (row.priority, row.expires_at_us or NEVER_US, row.created_at_us, row.id),
@@ -61,9 +62,22 @@ def sources(
     ordered.append(((PRIORITY_DEFAULT, NEVER_US, NEVER_US, ""), plain))
     found = [source for _, source in sorted(ordered, key=lambda each: each[0])]
     if limit := terms.receivable_limit(connection, tenant_id):
-        owed = -of(connection, Account(tenant_id, AccountKind.RECEIVABLE, currency))
-        found.append(Source(RECEIVABLE, AccountKind.RECEIVABLE, max(0, limit - owed)))
+        owed = -sum(
+            of(connection, Account(tenant_id, kind, currency))
+            for kind in (AccountKind.ACCRUED, AccountKind.RECEIVABLE)
+        )
+        found.append(Source(RECEIVABLE, AccountKind.ACCRUED, max(0, limit - owed)))
     return found
+
+
+def plain_credit(connection: Connection, tenant_id: str, credit_nano: int) -> int:
+    """What of a tenant's credit belongs to no grant; `credit_nano` is its account's."""
+    granted = connection.scalar(
+        select(func.coalesce(func.sum(grants.c.remaining_nano), 0)).where(
+            grants.c.tenant_id == tenant_id, grants.c.kind == PAID
+        )
+    )
+    return credit_nano - int(granted or 0)
 
 
 def available(found: Iterable[Source]) -> int:
@@ -138,7 +152,7 @@ def names(cause: str, parts: Mapping[AccountKind, int]) -> list[tuple[str, Accou
 def _account(source: str, kind: str | None) -> AccountKind:
     if kind is not None:
         return ACCOUNTS[kind]
-    return AccountKind.RECEIVABLE if source == RECEIVABLE else AccountKind.TENANT_CREDIT
+    return AccountKind.ACCRUED if source == RECEIVABLE else AccountKind.TENANT_CREDIT
 
 
 def _has_expired(connection: Connection, source: str) -> bool:

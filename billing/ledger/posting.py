@@ -29,6 +29,12 @@ class TransferKind(StrEnum):
     REVIEW_PAYABLE = "review_payable"
     REVIEW_LAPSE = "review_lapse"
     REFUND = "refund"
+    INVOICE = "invoice"  # onto an invoice: what was accrued, and the period's own lines
+    TAX = "tax"
+    ROUNDING = "rounding"
+    RETURN = "return"  # back into credit, by an invoice or a credit note
+    PAYMENT = "payment"
+    CREDIT_NOTE = "credit_note"
     EXPIRY = "expiry"
     REVERSAL = "reversal"
 

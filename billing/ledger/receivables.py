@@ -37,7 +37,7 @@ def charge(
     owed = Transfer(
         id=f"{request_id}/charge",
         kind=TransferKind.CHARGE,
-        debit=Account(row.tenant_id, AccountKind.RECEIVABLE, row.currency),
+        debit=Account(row.tenant_id, AccountKind.ACCRUED, row.currency),
         credit=Account(row.tenant_id, AccountKind.EARNINGS, row.currency),
         amount_nano=charge_nano,
         event_time_us=event_time_us,

@@ -4,6 +4,9 @@ A proposal's first token is a trial of (source, rank, match length); if it was r
 is a trial with one more token of evidence, and so on until the first wrong one. Every proposal is
 counted, whether or not its nodes were verified, because what the verifier said is known.
 
+A source that has an opinion of its own, such as the block head, is judged by classes of opinion
+instead: of the edges it gave about this probability, so many were right.
+
 Counts belong to one tenant, since what is drafted for one must not depend on another.
 """
 
@@ -12,12 +15,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from engine.draft.proposals import Proposal, Source
+from engine.draft.proposals import Foreseen, Proposal, Source
 
 _BUCKETS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)  # match lengths from here on are one class
 _PRIOR_TRIALS = 8.0
 _LOWER_RANK = 0.3  # of a first rank's prior
 _SKEPTICISM = {Source.SUFFIX: 2.0, Source.SHARED: 3.0, Source.RECYCLED: 2.0}
+
+_OPINIONS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)  # where classes begin
+_PRIOR_OPINIONS = 32.0  # trials that an opinion is worth
 
 _Class = tuple[Source, int, int]
 
@@ -32,6 +38,25 @@ class Calibration:
     def weights(self, proposal: Proposal) -> list[float]:
         """Return, for each token, how likely it follows if those before it were right."""
         return [self._rate(_class(proposal, index)) for index in range(len(proposal.tokens))]
+
+    def weight(self, source: Source, edge: Foreseen) -> float:
+        """Return how likely an edge is, its source's opinion corrected by what came of others."""
+        trial = _opinion(source, edge)
+        successes = self._successes.get(trial, 0) + edge.probability * _PRIOR_OPINIONS
+        return successes / (self._trials.get(trial, 0) + _PRIOR_OPINIONS)
+
+    def observe_edges(
+        self, source: Source, edges: Sequence[Foreseen], emitted: Sequence[int]
+    ) -> None:
+        """Count a source's edges that left the emitted path."""
+        for edge in edges:
+            if edge.depth > len(emitted) or (
+                edge.depth > 1 and emitted[edge.depth - 2] != edge.previous
+            ):
+                continue
+            trial, right = _opinion(source, edge), emitted[edge.depth - 1] == edge.token
+            self._trials[trial] = self._trials.get(trial, 0) + 1
+            self._successes[trial] = self._successes.get(trial, 0) + right
 
     def observe(self, proposal: Proposal, emitted: Sequence[int]) -> None:
         """Count a proposal against what was emitted in its place."""
@@ -50,6 +75,10 @@ class Calibration:
             prior *= _LOWER_RANK
         successes = self._successes.get(trial, 0) + prior * _PRIOR_TRIALS
         return successes / (self._trials.get(trial, 0) + _PRIOR_TRIALS)
+
+
+def _opinion(source: Source, edge: Foreseen) -> _Class:
+    return source, min(edge.depth, 2), bisect_right(_OPINIONS, edge.probability)
 
 
 def _class(proposal: Proposal, index: int) -> _Class:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import ne
 from typing import NamedTuple
 
 from engine.config import EngineConfig
 from engine.draft.calibration import Calibration
+from engine.draft.foresight import Foresight, Outlook
 from engine.draft.proposals import Proposal, Source
+from engine.draft.reliability import Reliability
 from engine.draft.shared import ORDER, PUBLIC, Scope, SharedDrafts
 from engine.draft.suffixes import SuffixIndex
 from engine.graph.acceptance import Walk
@@ -38,6 +41,7 @@ class Draft:
     lattice: Lattice
     tree: TokenTree
     proposals: tuple[Proposal, ...]
+    outlooks: tuple[Outlook, ...] = ()
 
     def drawn_from(self, source: Source) -> bool:
         """Whether a source proposed any of it."""
@@ -48,16 +52,19 @@ class Draft:
         if node_budget >= len(self.tree):
             return self
         tree = unroll(self.lattice, self.tree.tokens[0], node_budget)
-        return Draft(self.lattice, tree, self.proposals)
+        return Draft(self.lattice, tree, self.proposals, self.outlooks)
 
 
 class Drafter:
     """What all sessions share: the draft cache, the calibrations, the parameters."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, foresight: Foresight | None = None) -> None:
+        self.foresight = foresight or Foresight()
+        self.reliability: Reliability | None = None  # told of every verified lattice, when set
         self.block_size = config.draft_block_size
         self.policy = Policy(config.rollback)
         self.entropy_threshold = config.entropy_threshold
+        self.tree_width = config.tree_width
         self.shared = SharedDrafts(config.draft_cache_tokens)
         self._calibrations: OrderedDict[str, Calibration] = OrderedDict()
 
@@ -86,11 +93,20 @@ class DraftSession:
         self._remainder: Remainder = NOTHING
 
     def propose(
-        self, recent: Sequence[int], depth_limit: int, node_budget: int, least_probability: float
+        self,
+        recent: Sequence[int],
+        *,
+        depth_limit: int,
+        node_budget: int,
+        least_probability: float,
+        certain: Sequence[int] = (),
+        outlooks: Sequence[Outlook] = (),
     ) -> Draft | None:
         """Draft the block after `recent`, the last tokens of the text; null if nothing is likely.
 
-        At most `depth_limit` deep and `node_budget` nodes, the root among them.
+        `certain` must follow: candidates that begin otherwise are left out. `outlooks` are what
+        the learned sources, which know nothing of that, foresee where nothing is certain. At most
+        `depth_limit` deep and `node_budget` nodes, the root among them.
         """
         depth_limit = min(depth_limit, self._drafter.block_size)
         width = _WIDTH
@@ -98,11 +114,19 @@ class DraftSession:
             depth_limit, width = max(1, depth_limit // 2), _WIDER
         proposals = self._proposals(recent, depth_limit, width)
         builder = LatticeBuilder(depth_limit)
+        builder.add(certain, [1.0] * len(certain), Source.SCHEMA)
+        outlooks = () if certain else tuple(outlooks)
         for proposal in proposals:
+            if any(map(ne, proposal.tokens, certain)):
+                continue
             builder.add(proposal.tokens, self._calibration.weights(proposal), proposal.source)
-        lattice = builder.build()
+        for source, edges in outlooks:
+            for edge in edges:
+                weight = self._calibration.weight(source, edge)
+                builder.add_edge(edge.depth, edge.previous, edge.token, weight, source)
+        lattice = builder.build(self._drafter.tree_width)
         tree = unroll(lattice, recent[-1], node_budget, least_probability)
-        return Draft(lattice, tree, tuple(proposals)) if len(tree) > 1 else None
+        return Draft(lattice, tree, tuple(proposals), outlooks) if len(tree) > 1 else None
 
     def place(self, recent: Sequence[int]) -> Place | None:
         """Say where in which text the request stands; null where nobody could follow it there."""
@@ -115,6 +139,10 @@ class DraftSession:
         """Learn from a verified draft: calibrate its sources, and keep what competes again."""
         for proposal in draft.proposals:
             self._calibration.observe(proposal, walked.tokens)
+        if self._drafter.reliability is not None:
+            self._drafter.reliability.observe(draft.lattice, walked.tokens)
+        for source, edges in draft.outlooks:
+            self._calibration.observe_edges(source, edges, walked.tokens)
         self._remainder = remainder(
             draft.lattice,
             draft.tree,

@@ -15,6 +15,9 @@ class Source(IntFlag):
     SUFFIX = 1  # the request's own earlier text
     SHARED = 2  # other requests of the same scope
     RECYCLED = 4  # what a rejected block left behind
+    PHRASES = 8  # what the model often says, learned beforehand
+    HEAD = 16  # the trained block head
+    SCHEMA = 32  # what the request's schema leaves no alternative to
 
 
 class Continuation(NamedTuple):
@@ -31,3 +34,12 @@ class Proposal(NamedTuple):
     rank: int  # 0 for the source's best; lower ranks begin with other tokens
     match_length: int
     tokens: tuple[int, ...]
+
+
+class Foreseen(NamedTuple):
+    """One edge from a source that weighs its own candidates."""
+
+    depth: int  # 1 behind the root
+    previous: int  # the token that it follows; not looked at behind the root
+    token: int
+    probability: float  # that it follows, in the source's own opinion

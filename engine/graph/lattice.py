@@ -48,22 +48,26 @@ class LatticeBuilder:
     _edges: dict[tuple[int, int, int], tuple[float, int]] = field(default_factory=dict)
 
     def add(self, tokens: Sequence[int], weights: Sequence[float], origin: int) -> None:
-        """Add a chain from the root on: `weights[i]` is how likely `tokens[i]` follows.
-
-        Where several chains propose the same edge, its weight is the probability that at least
-        one of them is right, were they independent.
-        """
+        """Add a chain from the root on: `weights[i]` is how likely `tokens[i]` follows."""
         previous = ROOT
         for depth, (token, weight) in enumerate(zip(tokens, weights, strict=True), start=1):
-            if depth > self.depth_limit:
-                return
-            edge = (depth, previous, token)
-            known, origins = self._edges.get(edge, (0.0, 0))
-            self._edges[edge] = (1.0 - (1.0 - known) * (1.0 - weight), origins | origin)
+            self.add_edge(depth, previous, token, weight, origin)
             previous = token
 
-    def build(self) -> Lattice:
-        """Return the lattice of what was added."""
+    def add_edge(self, depth: int, previous: int, token: int, weight: float, origin: int) -> None:
+        """Add one edge; the slot it leaves, named by its token, must have been added before.
+
+        Where several proposals have the same edge, its weight is the probability that at least
+        one of them is right, were they independent.
+        """
+        if depth > self.depth_limit:
+            return
+        edge = (depth, ROOT if depth == 1 else previous, token)
+        known, origins = self._edges.get(edge, (0.0, 0))
+        self._edges[edge] = (1.0 - (1.0 - known) * (1.0 - weight), origins | origin)
+
+    def build(self, width: int | None = None) -> Lattice:
+        """Return the lattice of what was added, with the `width` likeliest edges of each slot."""
         tokens: list[int] = []
         depth_offsets = [0]
         slot_of: dict[tuple[int, int], int] = {}
@@ -81,19 +85,20 @@ class LatticeBuilder:
                 depth_offsets[depth] = len(tokens)
             source = ROOT if depth == 1 else slot_of[depth - 1, previous]
             leaving[source].append((weight, slot, origins))
-        return _compressed(tuple(tokens), tuple(depth_offsets), leaving)
+        return _compressed(tuple(tokens), tuple(depth_offsets), leaving, width)
 
 
 def _compressed(
     tokens: tuple[int, ...],
     depth_offsets: tuple[int, ...],
     leaving: dict[int, list[tuple[float, int, int]]],
+    width: int | None,
 ) -> Lattice:
     offsets, targets, weights, origins = [0], [], [], []
     for slot in range(ROOT, len(tokens)):
         out = sorted(leaving[slot], key=lambda edge: -edge[0])
         total = max(1.0, sum(weight for weight, _, _ in out))
-        for weight, target, origin in out:
+        for weight, target, origin in out[:width]:
             targets.append(target)
             weights.append(weight / total)
             origins.append(origin)

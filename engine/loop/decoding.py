@@ -13,17 +13,20 @@ from engine.cache.page_table import PageTable
 from engine.cache.pages import PageLeak, PagePool
 from engine.config import EngineConfig
 from engine.draft.drafter import Draft, Drafter
+from engine.draft.foresight import Foresight
 from engine.errors import EngineOverloaded, InvalidRequest
+from engine.grammar.grammars import GrammarFailed
 from engine.graph.acceptance import clip
-from engine.graph.tree import bare
 from engine.loop.cost import StepCost
 from engine.loop.degradation import Degradation, Window
 from engine.loop.emission import Emission
 from engine.loop.flights import Flight, Flights, Rider, identity
 from engine.loop.outcome import Outcome
 from engine.loop.pacing import Pacing
+from engine.loop.prospects import RECENT, outlooks_of
 from engine.loop.protocols import StepDecoder, Vocabulary
-from engine.loop.rows import Part, step_rows
+from engine.loop.rows import Part, parts_of, step_rows
+from engine.loop.shaping import Shaping
 from engine.loop.tally import Tally
 from engine.loop.verification import LogitsProbe, verify
 from engine.model.statistics import RawStatistics
@@ -45,7 +48,6 @@ from engine.scheduler.sequence import Sequence as LiveSequence
 log = structlog.get_logger(__name__)
 
 PAGE_SIZE = 16
-_RECENT = 32  # tokens of context shown to the draft layer
 
 
 class DecodeLoop:
@@ -63,6 +65,7 @@ class DecodeLoop:
         *,
         engine_epoch: str = "local",
         cost: StepCost | None = None,
+        foresight: Foresight | None = None,
         probe: LogitsProbe | None = None,
         on_failure: Callable[[str, Exception], None] | None = None,
     ) -> None:
@@ -71,7 +74,7 @@ class DecodeLoop:
         self.pool = PagePool(decoder.storage.slots // PAGE_SIZE, PAGE_SIZE)
         # What is taken must fit alone, or it would preempt itself for ever.
         assert limits.kv_tokens <= self.pool.page_count * PAGE_SIZE
-        self.drafter = Drafter(config)
+        self.drafter = Drafter(config, foresight)
         self.scheduler = Scheduler(config, self.pool)
         self._tally = Tally()
         self._decoder = decoder
@@ -106,6 +109,7 @@ class DecodeLoop:
             raise InvalidRequest(f"request {request.request_id} is live already", "request_id")
         if flights.riders >= self._config.max_live:
             raise EngineOverloaded(f"{flights.riders} requests are running or waiting already")
+        shaping = Shaping.of(request, self.limits)
         vocabulary = self._vocabulary
         rider = Rider(request, Emission(request, vocabulary.piece, vocabulary.eos_ids))
         same = identity(request, processors) if self._config.single_flight else None
@@ -115,7 +119,7 @@ class DecodeLoop:
         self.scheduler.submit(sequence)
         self._arrivals += 1
         may_draft = self._config.draft and request.draft and not runs_undrafted(processors)
-        flights.add(Flight(sequence, [rider], tuple(processors), may_draft, same))
+        flights.add(Flight(sequence, [rider], tuple(processors), may_draft, same, shaping))
 
     def cancel(self, request_id: str) -> None:
         """End a request at the next step. Does nothing if it isn't live."""
@@ -134,7 +138,8 @@ class DecodeLoop:
         if plan.turns:
             drafts, held = self._draft(plan)
             spent_ms = (time.monotonic_ns() - start_ns) / 1e6
-            self._compute(self._parts(plan, drafts, held), drafts, outcome, spent_ms)
+            trees = {sequence: draft.tree for sequence, draft in drafts.items()}
+            self._compute(parts_of(plan, trees, held), drafts, outcome, spent_ms)
         for flight in list(self._flights.unheard):  # somebody joined it, and it had no part
             self._speak(flight, outcome, computed=False)
         record = StepRecord(
@@ -213,24 +218,28 @@ class DecodeLoop:
         rows, spare = sum(turn.rows for turn in plan.turns), plan.spare_rows
         draws = sum(turn.draws for turn in plan.turns)
         most = min(self._config.node_budget - 1, spare)
-        certain = [1.0] * most
-        if not self._degradation.drafting or not self._cost.nodes_worth(rows, draws, certain):
+        if not (self._config.draft and self._degradation.drafting):
+            return {}, pacing.held
+        if not self._cost.nodes_worth(rows, draws, [1.0] * most):  # not even certain ones
             return {}, pacing.held
         least = self._cost.least_probability(rows, draws, most)
         offers: list[tuple[Turn, Draft]] = []
-        for turn in plan.drafters():
+        able = [turn for turn in plan.drafters() if self._flight(turn).may_draft]
+        asked = able[: self._config.verifier_batch_size if spare else 0]
+        outlooks = outlooks_of(self.drafter.foresight, asked, self._config.draft_block_size)
+        for turn in able:
             if len(offers) == self._config.verifier_batch_size:
                 break
             sequence, flight = turn.sequence, self._flight(turn)
-            if not flight.may_draft:
-                continue
             sequence.drafted_at = self._step_index
-            session, recent = flight.told_session(self.drafter), sequence.tokens[-_RECENT:]
+            session, recent = flight.told_session(self.drafter), sequence.tokens[-RECENT:]
             draft = session.propose(
                 recent,
                 depth_limit=sequence.remaining - 1,
                 node_budget=most + 1,
                 least_probability=least,
+                certain=flight.shaping.certain() if flight.shaping else (),
+                outlooks=outlooks.get(sequence, ()),
             )
             if not pacing.waits(turn, session, recent, draft) and draft is not None:
                 offers.append((turn, draft))
@@ -246,20 +255,6 @@ class DecodeLoop:
         flight = self._flights.of(turn.sequence)
         assert flight is not None
         return flight
-
-    def _parts(
-        self, plan: Plan, drafts: dict[LiveSequence, Draft], held: set[LiveSequence]
-    ) -> list[Part]:
-        parts = []
-        for turn in plan.turns:
-            if turn.sequence in held:
-                continue
-            tree = None
-            if turn.draws:
-                draft = drafts.get(turn.sequence)
-                tree = draft.tree if draft else bare(turn.sequence.tokens[-1])
-            parts.append(Part(turn, tree))
-        return parts
 
     def _compute(
         self,
@@ -328,6 +323,7 @@ class DecodeLoop:
             *verifier,
             hear=flight.take,
             processors=flight.processors,
+            shaping=flight.shaping,
             probe=self._probe,
         )
         walked, leader = verified.walked, flight.leader
@@ -380,7 +376,7 @@ class DecodeLoop:
         if flight is None:
             return
         # Only what is our own wording may be shown; anything else could hold others' data.
-        known = isinstance(error, ProcessorFailed | ArithmeticError)
+        known = isinstance(error, ProcessorFailed | GrammarFailed | ArithmeticError)
         detail = str(error) if known else "the engine failed in a decoding step"
         for rider in list(flight.riders):
             self._on_failure(rider.request.request_id, error)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from engine.graph.acceptance import Clipped
 from engine.graph.rollback import anchor
-from engine.records import BlockRecord, FinishReason, FinishRecord
+from engine.records import Alternative, BlockRecord, FinishReason, FinishRecord
 from engine.requests import GenerationRequest
 
 
@@ -24,6 +24,8 @@ class Drawn(NamedTuple):
     entropy: float  # nats, raw
     accepted: bool  # it had been drafted
     cached: bool  # by the shared draft cache, if not by it alone
+    forced: bool = False  # the grammar allowed no other
+    top: tuple[tuple[int, float], ...] = ()  # the likeliest tokens, raw, if they were asked for
 
 
 @dataclass(slots=True)
@@ -125,6 +127,8 @@ class Emission:
             cached_tokens=sum(token.cached for token in drawn),
             anchor=anchor(entropies, accepted),
             cached_prompt_tokens=0 if self.blocks else cached_prompt_tokens,
+            forced=tuple(index for index, token in enumerate(drawn) if token.forced),
+            alternatives=self._alternatives(drawn) if self._request.top_logprobs else (),
         )
         self.blocks += 1
         self.tokens += len(drawn)
@@ -139,6 +143,12 @@ class Emission:
             block_count=self.blocks,
             token_count=self.tokens,
             detail=detail,
+        )
+
+    def _alternatives(self, drawn: list[Drawn]) -> tuple[tuple[Alternative, ...], ...]:
+        return tuple(
+            tuple(Alternative(index, self._piece(index), logprob) for index, logprob in token.top)
+            for token in drawn
         )
 
     def _end(self, reason: FinishReason) -> None:

@@ -18,6 +18,7 @@ import msgspec
 
 from engine.draft.drafter import Drafter, DraftSession
 from engine.loop.emission import Drawn, Emission
+from engine.loop.shaping import Shaping
 from engine.processors import LogitsProcessor
 from engine.records import FinishReason, RequestWork, Work
 from engine.requests import GenerationRequest
@@ -56,6 +57,7 @@ class Flight:
     processors: tuple[LogitsProcessor, ...]
     may_draft: bool
     identity: Hashable | None  # null where nobody may join
+    shaping: Shaping | None = None
     session: DraftSession | None = None  # opened with the first draft
     told: int = 0  # tokens that the session knows
     drawn: list[Drawn] = field(default_factory=list)  # kept where somebody may join
@@ -199,18 +201,20 @@ class Flights:
 def identity(request: GenerationRequest, processors: Sequence[LogitsProcessor]) -> Hashable | None:
     """Return what two requests must share to get the same tokens; null where none may.
 
-    A greedy request's seed is never asked for. User processors may keep state of their own.
+    A greedy request's seed and choice are never asked for. User processors may keep state of
+    their own.
     """
     if processors:
         return None
-    sampling = request.sampling
+    sampling, choice = request.sampling, request.choice
     if sampling.temperature == 0.0:
-        sampling = msgspec.structs.replace(sampling, seed=0)
+        sampling, choice = msgspec.structs.replace(sampling, seed=0), 0
     return msgspec.structs.replace(
         request,
         request_id="",
         max_tokens=0,
         sampling=sampling,
+        choice=choice,
         stop=(),
         ignore_eos=False,
         deadline_ns=None,

@@ -11,6 +11,7 @@ Dims: R rows padded to row tiles, Q wanted rows, H heads, G kv heads, D head dim
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,10 +106,18 @@ class Decoder:
             return torch.backends.cpu.get_cpu_capability()
         return "sm_{}{}".format(*torch.cuda.get_device_capability(self._device))
 
-    @torch.inference_mode()
     def forward(self, step: StepRows) -> Tensor:
         """Write the rows' keys and values; return raw logits [Q, vocab] float32."""
+        return self.forward_tapped(step, ())[0]
+
+    @torch.inference_mode()
+    def forward_tapped(self, step: StepRows, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Do the same, and return the residual stream behind some layers, [T, rows, hidden].
+
+        `layers` ascend. The draft layer reads what it returns.
+        """
         rows = step.token_ids.shape[0]
+        taps = torch.empty(len(layers), rows, self.info.hidden, device=self._device)
         tiles = cover(rows, self.row_tiles)
         padding = sum(tiles) - rows
         slots = step.slots.to(self._device)
@@ -126,7 +135,9 @@ class Decoder:
             normed = operations.norm(hidden, layer.mlp_norm)
             inner = operations.gate(_project(layer.gate_up, normed, tiles))
             hidden.add_(_project(layer.down, inner, tiles))
-        return self._logits(hidden, step.logit_rows.to(self._device))
+            if index in layers:
+                taps[layers.index(index)] = hidden[:rows]
+        return self._logits(hidden, step.logit_rows.to(self._device)), taps
 
     def statistics(self, logits: Tensor) -> list[RawStatistics]:
         """Summarise rows of raw logits [Q, vocab] float32, on the decoder's device."""

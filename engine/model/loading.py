@@ -34,6 +34,8 @@ def load_decoder(
     else on the CPU; on a GPU it is what the file's weights are: `int4`, `int8` or `bf16`. Raises
     InvalidModelFile, UnsupportedModel, InvalidConfig.
     """
+    if backend == block_decoder.BACKEND and device != "cpu":
+        raise UnsupportedModel(f"backend {backend!r} computes on the CPU, not on {device}")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InvalidConfig(f"device {device!r}: torch finds no CUDA device here")
     if backend == AUTO:
@@ -47,8 +49,6 @@ def load_decoder(
             kv_tokens=kv_tokens,
             rope_scaling_factor=rope_scaling_factor,
         )
-    if device != "cpu":
-        raise UnsupportedModel(f"backend {backend!r} computes on the CPU, not on {device}")
     return BlockDecoder.load(
         path, threads=threads, kv_tokens=kv_tokens, rope_scaling_factor=rope_scaling_factor
     )

@@ -12,9 +12,15 @@ from engine.config import (
     EngineConfig,
 )
 from engine.errors import InvalidConfig, InvalidRequest, PromptTooLong
+from engine.grammar.grammars import Grammars, GrammarState
 from engine.requests import DRAFT_SCOPES, GenerationRequest, SamplingParams
 
 TOP_K_MAX = 2**31 - 1
+TOP_LOGPROBS_MAX = 20
+REPETITION_PENALTY_MIN, REPETITION_PENALTY_MAX = 0.1, 10.0
+PENALTY_MAX = 2.0  # frequency and presence, either sign
+LOGIT_BIAS_MAX = 100.0  # either sign
+BIASED_TOKENS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +30,7 @@ class Limits:
     vocab_size: int
     context_length: int
     kv_tokens: int
+    grammars: Grammars | None = None  # null: no schema can be followed
 
     def check(self, request: GenerationRequest) -> None:
         """Raise InvalidRequest, or PromptTooLong, if the request can never run to its end."""
@@ -50,10 +57,24 @@ class Limits:
             raise InvalidRequest(
                 f"draft_scope must be one of {', '.join(DRAFT_SCOPES)}", "draft_scope"
             )
-        check_sampling(request.sampling)
+        if not 0 <= request.top_logprobs <= min(TOP_LOGPROBS_MAX, self.vocab_size):
+            raise InvalidRequest(
+                f"top_logprobs must be from 0 to {TOP_LOGPROBS_MAX}", "top_logprobs"
+            )
+        check_sampling(request.sampling, self.vocab_size)
+        if request.json_schema is not None:
+            if request.ignore_eos:
+                raise InvalidRequest("a schema ends the text; ignore_eos can't", "ignore_eos")
+            self.grammar(request.json_schema)
+
+    def grammar(self, schema: str) -> GrammarState:
+        """Return the beginning of a schema's grammar. Raises InvalidRequest if there is none."""
+        if self.grammars is None:
+            raise InvalidRequest("this engine follows no schemas", "json_schema")
+        return self.grammars.open(schema)
 
 
-def check_sampling(params: SamplingParams) -> None:
+def check_sampling(params: SamplingParams, vocab_size: int | None = None) -> None:
     """Raise InvalidRequest for parameters that define no distribution; NaN is one of them."""
     if not (math.isfinite(params.temperature) and params.temperature >= 0.0):
         raise InvalidRequest("temperature must be a finite number, 0 or more", "temperature")
@@ -65,6 +86,29 @@ def check_sampling(params: SamplingParams) -> None:
         raise InvalidRequest("top_p must lie in (0, 1]", "top_p")
     if not 0.0 <= params.min_p <= 1.0:
         raise InvalidRequest("min_p must lie in [0, 1]", "min_p")
+    if not REPETITION_PENALTY_MIN <= params.repetition_penalty <= REPETITION_PENALTY_MAX:
+        raise InvalidRequest(
+            f"repetition_penalty must be from {REPETITION_PENALTY_MIN} to {REPETITION_PENALTY_MAX}",
+            "repetition_penalty",
+        )
+    for name in ("frequency_penalty", "presence_penalty"):
+        if not -PENALTY_MAX <= getattr(params, name) <= PENALTY_MAX:
+            raise InvalidRequest(f"{name} must be from -{PENALTY_MAX} to {PENALTY_MAX}", name)
+    _check_biases(params.logit_bias, vocab_size)
+
+
+def _check_biases(biases: tuple[tuple[int, float], ...], vocab_size: int | None) -> None:
+    if len(biases) > BIASED_TOKENS_MAX:
+        raise InvalidRequest(f"logit_bias has at most {BIASED_TOKENS_MAX} tokens", "logit_bias")
+    if len({token for token, _ in biases}) < len(biases):
+        raise InvalidRequest("logit_bias names a token twice", "logit_bias")
+    limit = TOP_K_MAX if vocab_size is None else vocab_size
+    if unknown := [token for token, _ in biases if not 0 <= token < limit]:
+        raise InvalidRequest(f"logit_bias names token {unknown[0]}; there is none", "logit_bias")
+    if not all(-LOGIT_BIAS_MAX <= bias <= LOGIT_BIAS_MAX for _, bias in biases):
+        raise InvalidRequest(
+            f"a logit_bias must be from -{LOGIT_BIAS_MAX} to {LOGIT_BIAS_MAX}", "logit_bias"
+        )
 
 
 def check_config(config: EngineConfig, context_length: int) -> None:
@@ -73,6 +117,7 @@ def check_config(config: EngineConfig, context_length: int) -> None:
         "draft_block_size",
         "verifier_batch_size",
         "node_budget",
+        "tree_width",
         "max_running",
         "max_step_rows",
         "prefill_chunk",

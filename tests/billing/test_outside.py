@@ -65,7 +65,7 @@ def test_reported_usage_is_owed_once_and_reconciles(database: Engine, tmp_path: 
         owed = 2 * 20 * 100 + 10 * 400
         assert balances(connection) == {
             "tenant_credit": 10**9,
-            "receivable": -owed,
+            "accrued": -owed,
             "earnings": owed,
         }
         assert tenant_balances.balance(connection, "ten_1").receivable_nano == owed

@@ -48,6 +48,7 @@ def receipt_of(request: RequestSummary) -> dict[str, Any]:
         rate(request, TERMS, review_fee=False).lines,
         engine=ENGINE,
         review=ReviewTerms("audit", 250_000_000, "operator"),
+        parameters={"temperature": 0.7, "seed": 5, "draft": True, "top_k": None, "stop": ["END"]},
         test_mode=False,
         issued_at_us=ISSUED_US,
     )
@@ -77,6 +78,10 @@ def test_a_receipt_says_what_was_generated_how_surely_and_for_how_many_joules(
     envelope: Envelope,
 ) -> None:
     receipt = envelope["receipt"]
+    parameters = receipt["parameters"]
+    stop = parameters.pop("stop")
+    assert parameters == {"temperature": "0.7", "seed": 5, "draft": True, "top_k": None}
+    assert stop == {"sha256": hashlib.sha256(b'["END"]').hexdigest()}, "text is content"
     assert receipt["output"]["sha256"] == "cd" * 32
     assert receipt["units"] == {
         "segmenter": "units/1+ts-python@0.25.0",

@@ -15,6 +15,7 @@ from api.roles import Scope
 from api.settings import Settings
 
 PUBLIC = {
+    "/webhooks/stripe",  # which looks at signatures instead
     "/events",
     "/health",
     "/ready",
@@ -76,3 +77,18 @@ def test_the_documentation_describes_every_address(app: Litestar) -> None:
             if method in {"get", "post", "put", "patch", "delete"}:
                 assert operation["summary"], (method, path)
                 assert operation["tags"], (method, path)
+
+
+@pytest.mark.parametrize("path", ["/generate", "/v1/chat/completions", "/v1/completions"])
+def test_the_options_of_a_request_are_described_with_their_bounds(app: Litestar, path: str) -> None:
+    described = app.openapi_schema.to_schema()
+    body = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+    name = body["schema"]["$ref"].rpartition("/")[2]
+    options = described["components"]["schemas"][name]["properties"]
+    assert (options["frequency_penalty"]["minimum"], options["frequency_penalty"]["maximum"]) == (
+        -2.0,
+        2.0,
+    )
+    assert options["repetition_penalty"]["minimum"] > 0
+    assert "the prompt does not" in options["presence_penalty"]["description"]
+    assert "logit_bias" in options

@@ -164,8 +164,11 @@ def test_a_session_secret_that_is_too_short_is_refused() -> None:
         ("owner", ["/engine", "/reviews", "/reviews/x", "/reconciliation"]),
         ("developer", ["/engine", "/reviews", "/reconciliation"]),
         ("finance", ["/engine", "/reviews", "/reconciliation"]),
-        ("reviewer", ["/engine", "/reconciliation", "/overview", "/receipts", "/statement"]),
-        ("operator", ["/overview", "/receipts", "/statement"]),
+        (
+            "reviewer",
+            ["/engine", "/reconciliation", "/overview", "/receipts", "/statement", "/invoices"],
+        ),
+        ("operator", ["/overview", "/receipts", "/statement", "/invoices"]),
     ],
 )
 def test_pages_are_closed_to_roles_that_do_not_reach_them(

@@ -13,15 +13,17 @@ from litestar import Litestar
 from litestar.testing import TestClient
 from sqlalchemy import Engine
 
+from api import tenants
 from api.roles import Role
-from billing import budgets
+from billing import budgets, periods
+from billing.invoices import closing, parties
 from billing.ledger import grants, terms
 from metering import clock
 from metering import requests as usage_requests
 from metering.database import transaction
 from metering.requests import AdmittedRequest
 
-TENANT_PAGES = ("/overview", "/receipts", "/statement")
+TENANT_PAGES = ("/overview", "/receipts", "/statement", "/invoices")
 OPERATOR_PAGES = (
     "/engine",
     "/engine?hours=1",
@@ -67,6 +69,33 @@ def test_every_page_can_be_made(world: World, client: TestClient[Litestar], sett
     sign_in(client, world.house.operator)
     for path in (*OPERATOR_PAGES, *items):
         assert client.get(f"/dashboard{path}").status_code == 200, path
+
+
+def test_an_invoice_has_a_page_and_a_paper_for_its_tenant_alone(
+    world: World, client: TestClient[Litestar]
+) -> None:
+    world.settle(unit(8))
+    issuer = parties.Issuer("Example", grace_us=0)
+    with transaction(world.database) as connection:
+        parties.set_issuer(connection, issuer)
+        zone = tenants.require(connection, world.house.tenant_id).time_zone
+    month = periods.containing(clock.now_us(), zone)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "now_us", lambda: month.end_us)
+        (closed,) = closing.close(world.database, month.label, world.house.tenant_id)
+    sign_in(client, world.house.finance)
+    assert "INV-000001" in client.get("/dashboard/invoices").text
+    page = client.get(f"/dashboard/invoices/{closed.invoice_id}")
+    assert "Invoice INV-000001" in page.text
+    paper = client.get(f"/dashboard/invoices/{closed.invoice_id}/pdf")
+    assert paper.content.startswith(b"%PDF-")
+    figures = client.get(f"/dashboard/invoices/{closed.invoice_id}/json").json()
+    assert figures["number"] == "INV-000001"
+    client.cookies.clear()
+    sign_in(client, world.add_house("Another").owner)
+    for path in ("", "/pdf", "/json"):
+        found = client.get(f"/dashboard/invoices/{closed.invoice_id}{path}")
+        assert found.status_code == 404, path
 
 
 def test_a_request_that_still_runs_has_a_page_and_no_receipt(

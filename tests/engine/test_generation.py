@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 import torch
 from tiny_models import write_tiny_dfm
@@ -148,8 +150,37 @@ def test_a_failing_processor_raises_what_it_raised(model: DFlashModel) -> None:
     model.generate(PROMPT, max_new_tokens=2)  # and the model goes on
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_output_under_a_schema_satisfies_it_drafted_or_not(
+    model: DFlashModel, temperature: float
+) -> None:
+    schema = {
+        "type": "array",
+        "items": {"enum": ["the and", "and the", 7]},
+        "minItems": 3,
+        "maxItems": 4,
+    }
+    options = {
+        "max_new_tokens": 80,
+        "temperature": temperature,
+        "seed": 5,
+        "json_schema": schema,
+        "frequency_penalty": 0.3,
+    }
+    drafted = model.generate([PROMPT, PROMPT[2:]], **options)
+    assert drafted.equal(model.generate([PROMPT, PROMPT[2:]], draft=False, **options))
+    answer = json.loads(model.tokenizer.decode(drafted[0, len(PROMPT) :].tolist()))
+    jsonschema.validate(answer, schema)
+
+
+def test_a_penalty_ends_the_loop_that_a_small_model_is_caught_in(model: DFlashModel) -> None:
+    plain = model.generate(PROMPT, max_new_tokens=40)[0, 8:].tolist()
+    bent = model.generate(PROMPT, max_new_tokens=40, frequency_penalty=2.0)[0, 8:].tolist()
+    assert len(set(bent)) > len(set(plain))
+
+
 def test_nothing_is_silently_ignored(model: DFlashModel) -> None:
-    for option in ("attention_mask", "do_sample", "num_beams", "repetition_penalty"):
+    for option in ("attention_mask", "do_sample", "num_beams", "length_penalty"):
         with pytest.raises(TypeError, match=option):
             model.generate(PROMPT, **{option: 1})
 
@@ -168,6 +199,10 @@ def test_nothing_is_silently_ignored(model: DFlashModel) -> None:
         ([5], {"max_new_tokens": 4000}, PromptTooLong),
         ([5], {"temperature": float("nan")}, InvalidRequest),
         ([5], {"seed": [1, 2]}, InvalidRequest),
+        ([5], {"repetition_penalty": 0.0}, InvalidRequest),
+        ([5], {"logit_bias": {VOCAB: 1.0}}, InvalidRequest),
+        ([5], {"json_schema": {"type": "wizard"}}, InvalidRequest),
+        ([5], {"json_schema": "no schema"}, InvalidRequest),
         ([5], {"rollback": "never"}, InvalidConfig),
         ([5], {"node_budget": 0}, InvalidConfig),
     ],

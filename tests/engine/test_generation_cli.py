@@ -1,4 +1,4 @@
-"""`dflash generate` and `dflash bench` from the command line, on a tiny model."""
+"""`dflash generate` from the command line, on a tiny model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tiny_models import write_tiny_dfm
 
-from engine.generation_cli import bench, generate
+from engine.generation_cli import generate
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +46,28 @@ def test_a_prompt_is_continued_on_stdout_and_summed_up_on_stderr(home: Path) -> 
     assert "1 prompts" not in result.stdout
 
 
+def test_a_schema_of_a_file_is_followed_and_scores_are_shown(home: Path, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"enum": ["the", "and"]}')
+    result = run(
+        home,
+        generate,
+        *("--prompt", "the and", "--json", "--json-schema", schema, "--top-logprobs", 2),
+        *("--repetition-penalty", 1.2, "--logit-bias", 5, -3),
+    )
+    assert result.exit_code == 0, result.output
+    shown = json.loads(result.stdout)
+    assert json.loads(shown["text"]) in {"the", "and"}
+    assert len(shown["logprobs"]) == len(shown["top_logprobs"]) == len(shown["token_ids"])
+    assert all(len(beside) == 2 for beside in shown["top_logprobs"])
+    assert 0 in shown["forced"], "a quotation mark is all that can begin"
+
+    schema.write_text('{"type": "wizard"}')
+    refused = run(home, generate, "--prompt", "a", "--json-schema", schema)
+    assert refused.exit_code == 1
+    assert "wizard" in refused.output
+
+
 def test_a_file_of_prompts_gives_one_object_a_line_in_order_and_drafting_changes_none(
     home: Path, prompts: Path
 ) -> None:
@@ -79,7 +101,8 @@ def test_a_file_of_prompts_gives_one_object_a_line_in_order_and_drafting_changes
         (["--prompt", "x", "--max-new-tokens", 0], "max_tokens"),
         (["--prompt", "x", "--max-new-tokens", 10**6], "exceed"),
         (["--prompt", "x", "--temperature", "nan"], "temperature"),
-        (["--prompt", "x", "--frequency-penalty", 1], "No such option"),
+        (["--prompt", "x", "--frequency-penalty", 3], "frequency_penalty"),
+        (["--prompt", "x", "--length-penalty", 1], "No such option"),
         (["--prompt", "x", "--rollback", "never"], "rollback"),
         (["--prompt", "x", "--node-budget", 0], "node_budget"),
         (["--prompt", "x", "--model", "unknown"], "unknown"),
@@ -91,45 +114,6 @@ def test_what_cannot_be_generated_is_said_precisely(
     result = run(home, generate, *arguments)
     assert result.exit_code != 0
     assert complaint in result.output + str(result.exception)
-
-
-def test_a_bench_compares_all_arms_and_finds_the_same_tokens(home: Path, tmp_path: Path) -> None:
-    output = tmp_path / "bench.json"
-    result = run(
-        home,
-        bench,
-        *("--task", "code-gen", "--concurrency", "1,3", "--duration", 0),
-        *("--max-new-tokens", 12, "--json", output),
-    )
-    assert result.exit_code == 0, result.output
-    document = json.loads(output.read_text())
-    assert [found["concurrency"] for found in document["results"]] == [1, 3]
-    for found in document["results"]:
-        assert found["identical"]
-        assert [arm["arm"] for arm in found["arms"]] == ["plain", "anchor", "restart"]
-        plain, anchor, _ = found["arms"]
-        assert plain["ratio"] == 1.0
-        assert plain["draft_hit_rate"] is None
-        assert anchor["emitted_tokens"] == plain["emitted_tokens"]
-    assert "tokens identical" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--task", "poetry"], "poetry"),
-        (["--concurrency", "0"], "--concurrency"),
-        (["--concurrency", "1,x"], "--concurrency"),
-        (["--task", "chat", "--prompts", "x"], "exclude each other"),
-        (["--speed", "max"], "No such option"),
-    ],
-)
-def test_a_bench_refuses_what_it_does_not_know(
-    home: Path, arguments: list[str], complaint: str
-) -> None:
-    result = run(home, bench, *arguments)
-    assert result.exit_code == 2
-    assert complaint in result.output
 
 
 @pytest.mark.parametrize(
@@ -147,21 +131,3 @@ def test_parameters_that_this_model_cannot_honour_are_refused(
     result = run(home, generate, "--prompt", "the", *arguments)
     assert result.exit_code != 0
     assert why in str(result.exception)
-
-
-def test_a_profile_and_scaled_positions_are_taken_from_the_command_line(
-    home: Path, tmp_path: Path
-) -> None:
-    output = tmp_path / "bench.json"
-    result = run(
-        home,
-        *(bench, "--profile", "default", "--verifier-batch-size", 2, "--degrade-policy", "never"),
-        *("--rope-scaling-factor", 2.0, "--concurrency", 1, "--duration", 0),
-        *("--max-new-tokens", 4, "--json", output),
-    )
-    assert result.exit_code == 0, result.output
-    document = json.loads(output.read_text())
-    config = document["config"]
-    assert (config["draft_block_size"], config["verifier_batch_size"]) == (4, 2)
-    assert config["degrade_policy"] == "never"
-    assert document["engine"]["rope_scaling_factor"] == 2.0

@@ -98,6 +98,33 @@ def test_the_tokens_of_a_split_code_point_belong_to_its_unit() -> None:
     assert unit_tokens(summary_of(meter)) == [("sentence", 1), ("sentence", 4)]
 
 
+def test_forced_tokens_count_as_tokens_and_not_in_any_score() -> None:
+    """Given a schema that left only the value open, unsure of what it dictated."""
+    parts = [
+        block(0, '{"a": {"b": ', "1", logprobs=(-5.0, -0.05), forced=[0]),
+        block(1, "}}", "", logprobs=(-9.0, -9.0), forced=[0, 1]),
+    ]
+    meter = meter_of(*parts)
+    summary = summary_of(meter)
+    assert (summary.output_tokens, summary.forced_tokens) == (4, 3)
+    assert unit_tokens(summary) == [("member", 2), ("bracket", 0), ("bracket", 2)]
+    member, _, bracket = summary.units
+    assert (member.sum_logprob, member.tier) == ("-0.050000", ConfidenceTier.STANDARD)
+    assert (bracket.geo_mean, bracket.tier) == (None, None)
+    assert summary.confidence is not None
+    assert (summary.confidence.tokens, summary.confidence.geo_mean) == (1, "0.9512")
+    assert summary.review_reason is None
+    cut = bodies.cut(bodies.block_body(step(0), parts[1], Work(), VOCAB_SIZE), 1, VOCAB_SIZE)
+    assert cut.forced == (0,)
+
+
+def test_an_output_that_was_forced_throughout_has_no_score_and_misses_none() -> None:
+    summary = summary_of(meter_of(block(0, '"yes"', "", forced=[0, 1])))
+    assert summary.confidence is None
+    assert summary.review_reason is None
+    assert summary.information_ubits is not None
+
+
 def test_scores_of_units_and_request_are_sums_over_tokens() -> None:
     meter = meter_of(
         block(0, "One. ", "Two", logprobs=(-0.05, -1.0)), block(1, ".", "", logprobs=(-0.5, 0.0))

@@ -23,12 +23,16 @@ import api.limit_tables
 import api.tables
 import api.webhook_tables
 import billing.credit_tables
+import billing.invoices.tables
+import billing.payments.tables
 import billing.retention_tables
 import billing.tables
 import metering.ingest_tables
 import metering.tables
 from api import migrate
 from billing import credit_triggers, triggers
+from billing.invoices import triggers as invoice_triggers
+from billing.payments import triggers as payment_triggers
 from metering.database import open_database, snapshot, transaction
 
 TENANT = "INSERT INTO tenants VALUES ('t', 'T', 'EUR', 'UTC', false, 'now', false, 1)"
@@ -105,6 +109,8 @@ def test_a_migrated_schema_equals_one_made_from_the_tables(blank_database_url: s
         for package in (metering, billing, api):
             package.tables.metadata.create_all(connection)
         triggers.install(connection)
+        invoice_triggers.install(connection)
+        payment_triggers.install(connection)
         for statement in credit_triggers.create(connection.dialect.name):
             connection.exec_driver_sql(statement)
         declared, refusals = schema_of(connection), triggers_of(connection)
@@ -160,7 +166,16 @@ def test_what_was_logged_can_be_neither_changed_nor_removed(migrated: Engine) ->
 
 @pytest.mark.parametrize(
     "table",
-    ["transfers", "rated_lines", "receipts", "adjustments", "audit_log", "usage_events"],
+    [
+        "transfers",
+        "rated_lines",
+        "receipts",
+        "adjustments",
+        "audit_log",
+        "usage_events",
+        "invoice_payments",
+        "credit_notes",
+    ],
 )
 def test_every_record_table_is_guarded(migrated: Engine, table: str) -> None:
     with snapshot(migrated) as connection:

@@ -6,6 +6,7 @@ order, one node that sees its sibling, changes bits.
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from engine_schedules import (
@@ -39,6 +40,11 @@ def pool_of_requests() -> list[GenerationRequest]:
         SamplingParams(temperature=0.9, top_p=0.8, seed=3),
         SamplingParams(temperature=1.0, min_p=0.1, seed=4),
     ]
+    penalised = [
+        SamplingParams(repetition_penalty=1.3),
+        SamplingParams(temperature=0.8, frequency_penalty=0.4, presence_penalty=-0.6, seed=5),
+        SamplingParams(temperature=1.0, repetition_penalty=0.8, logit_bias=((3, -4.0),), seed=6),
+    ]
     system = random.integers(1, VOCAB, 34).tolist()
     requests = []
     for index in range(48):
@@ -54,8 +60,11 @@ def pool_of_requests() -> list[GenerationRequest]:
                 stop=(("ab", "cde", "q") if index % 5 == 0 else ()),
                 draft=index % 11 != 0,
                 ignore_eos=index % 4 == 0,
+                top_logprobs=3 if index % 6 == 0 else 0,
             )
         )
+        if index % 7 == 3:
+            requests[-1] = msgspec.structs.replace(requests[-1], sampling=penalised[index % 3])
     # The same question asked again and again: the shared cache has much to say.
     return requests + [
         request(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from engine_schedules import (
@@ -25,6 +27,17 @@ from engine.requests import GenerationRequest, SamplingParams
 SLOTS = 512
 LEAST_PAGES = 6  # the longest request alone
 SCHEDULES = 500  # on each of two models
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {
+            "the": {"enum": ["and", "then", "on"]},
+            "counts": {"type": "array", "items": {"type": "boolean"}, "maxItems": 4},
+        },
+        "required": ["the", "counts"],
+        "additionalProperties": False,
+    }
+)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
@@ -42,7 +55,7 @@ def requests() -> list[GenerationRequest]:
     sampled = [
         SamplingParams(temperature=0.5, seed=1),
         SamplingParams(temperature=1.0, top_k=12, seed=2),
-        SamplingParams(temperature=0.8, top_p=0.9, seed=3),
+        SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.2, seed=3),
     ]
     system = random.integers(3, 269, 34).tolist()
     found = []
@@ -61,6 +74,12 @@ def requests() -> list[GenerationRequest]:
                 ignore_eos=index % 4 != 0,
             )
         )
+    for index in range(6):  # alike, so that the scaffolding of one is drafted for the next
+        prompt = random.integers(3, 269, 4).tolist()
+        sampling = sampled[index % 3] if index % 2 else SamplingParams()
+        found.append(
+            a_request(prompt, 80, request_id=f"json{index}", sampling=sampling, json_schema=SCHEMA)
+        )
     return found + [
         a_request(system, 30 - 4 * index, request_id=f"same{index}", ignore_eos=True)
         for index in range(4)
@@ -72,7 +91,15 @@ def reference(model: OpenModel, requests: list[GenerationRequest]) -> Heard:
     plain = EngineConfig(draft=False)
     vocab_size = model.tokenizer.vocab_size
     return run_alone(
-        lambda heard: loop_on(model.decoder, model.tokenizer, vocab_size, plain, heard), requests
+        lambda heard: loop_on(
+            model.decoder,
+            model.tokenizer,
+            vocab_size,
+            plain,
+            heard,
+            grammars=model.limits.grammars,
+        ),
+        requests,
     )
 
 
@@ -93,6 +120,7 @@ def test_a_thousand_random_lives_change_no_bit_of_the_logits(
             heard,
             schedule.pages * PAGE_SIZE,
             schedule.cost,
+            model.limits.grammars,
         )
         live_through(schedule, loop, heard)
         assert_same(heard, reference, schedule)
@@ -106,4 +134,7 @@ def test_a_thousand_random_lives_change_no_bit_of_the_logits(
     assert accepted > (3000 if model.decoder.header.model.architecture.tied_embeddings else 100)
     assert min(adopted, recomputed) > 300, (adopted, recomputed)
     assert min(cached, preempted) > 10, (cached, preempted)
+    answer = json.loads(reference.text["json0"])
+    assert reference.finishes["json0"].reason is FinishReason.STOP
+    assert answer["the"] in {"and", "then", "on"}
     assert FinishReason.LENGTH in {finish.reason for finish in reference.finishes.values()}

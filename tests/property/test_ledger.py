@@ -519,8 +519,8 @@ class Money(RuleBasedStateMachine):
             .where(transfers.c.kind.in_(["expiry", "reversal"]))
         )
         kinds = balances(connection, tenant_id)
-        # What is owed is a receivable: its balance is below zero.
-        means = ("tenant_credit", "promotional", "holds", "receivable")
+        # What is owed is accrued: its balance is below zero.
+        means = ("tenant_credit", "promotional", "holds", "accrued")
         had = sum(kinds.get(kind, 0) for kind in means)
         assert granted - int(gone) == had + paid + adjusted
 

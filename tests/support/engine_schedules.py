@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from engine.config import EngineConfig
+from engine.grammar.grammars import Grammars
 from engine.loop.cost import StepCost
 from engine.loop.decoding import DecodeLoop
 from engine.records import FinishReason, FinishRecord, StepRecord
@@ -29,7 +30,7 @@ class Heard:
 
     tokens: dict[str, list[int]] = field(default_factory=dict)
     text: dict[str, bytes] = field(default_factory=dict)
-    scores: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    scores: dict[str, list[tuple[object, ...]]] = field(default_factory=dict)
     blocks: dict[str, int] = field(default_factory=dict)
     found: dict[str, int] = field(default_factory=dict)  # prompt tokens not computed for it
     finishes: dict[str, FinishRecord] = field(default_factory=dict)
@@ -58,8 +59,11 @@ class Heard:
             self.blocks[name] = block.block_index + 1
             self.tokens.setdefault(name, []).extend(block.token_ids)
             self.text[name] = self.text.get(name, b"") + b"".join(block.pieces)
+            count = len(block.token_ids)
+            forced = [index in block.forced for index in range(count)]
+            beside = block.alternatives or [()] * count
             self.scores.setdefault(name, []).extend(
-                zip(block.logprobs, block.entropies, strict=True)
+                zip(block.logprobs, block.entropies, forced, beside, strict=True)
             )
         for finish in step.finishes:
             assert finish.request_id not in self.finishes
@@ -101,13 +105,14 @@ def loop_on(
     heard: Heard,
     slots: int | None = None,
     cost: StepCost | None = None,
+    grammars: Grammars | None = None,
 ) -> DecodeLoop:
     """A loop on `slots` slots of a decoder, overheard."""
     slots = slots or decoder.storage.slots
     return DecodeLoop(
         narrowed(decoder, slots),
         vocabulary,
-        Limits(vocab_size, context_length=slots, kv_tokens=slots),
+        Limits(vocab_size, context_length=slots, kv_tokens=slots, grammars=grammars),
         config,
         cost=cost or FixedCost(),
         probe=heard.probe,

@@ -24,6 +24,8 @@ def request(
     draft_scope: str = "tenant",
     ignore_eos: bool = False,
     deadline_ns: int | None = None,
+    json_schema: str | None = None,
+    top_logprobs: int = 0,
 ) -> GenerationRequest:
     """A request with an id of its own."""
     return GenerationRequest(
@@ -37,6 +39,8 @@ def request(
         draft_scope=draft_scope,
         ignore_eos=ignore_eos,
         deadline_ns=deadline_ns,
+        json_schema=json_schema,
+        top_logprobs=top_logprobs,
     )
 
 

@@ -101,6 +101,7 @@ def block(
     logprobs: Sequence[float] | None = None,
     accepted: int = 0,
     drafted: int = 0,
+    forced: Sequence[int] = (),
 ) -> BlockRecord:
     """A block of one token for each word; an empty word is an EOS."""
     pieces = tuple(word.encode() if isinstance(word, str) else word for word in words)
@@ -115,6 +116,7 @@ def block(
         drafted_depth=drafted,
         verified_nodes=drafted + 1,
         accepted_tokens=accepted,
+        forced=tuple(forced),
     )
 
 

@@ -20,6 +20,7 @@ from api.inference.orders import ServedModel
 from api.roles import Role
 from api.usage.estimate_routes import estimate
 from billing import queries
+from engine.grammar.grammars import Grammars
 from engine.tokenizer import Tokenizer
 from metering.database import snapshot, transaction
 
@@ -29,7 +30,13 @@ Client = TestClient[Litestar]
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
     tokenizer = Tokenizer.from_dfm(write_tiny_dfm(tmp_path_factory.mktemp("m") / "tiny.dfm"))
-    return ServedModel("tiny", tokenizer, tokenizer.context_length, max_tokens_default=64)
+    return ServedModel(
+        "tiny",
+        tokenizer,
+        tokenizer.context_length,
+        max_tokens_default=64,
+        grammars=Grammars(tokenizer),
+    )
 
 
 @pytest.fixture

@@ -29,6 +29,17 @@ def test_weights_that_promise_too_much_are_scaled_to_a_distribution() -> None:
     assert builder.build().edge_weights == pytest.approx((0.45, 0.3, 0.25))
 
 
+def test_a_width_keeps_the_likeliest_edges_as_likely_as_they_were() -> None:
+    builder = LatticeBuilder(depth_limit=2)
+    for tokens, weights in (([1, 4], [0.9, 0.2]), ([2], [0.6]), ([1, 5], [0.0, 0.3])):
+        builder.add(tokens, weights, 1)
+    wide, narrow = builder.build(), builder.build(1)
+    assert narrow.tokens == wide.tokens
+    assert [narrow.tokens[narrow.edge_targets[edge]] for edge in narrow.edges(ROOT)] == [1]
+    assert [narrow.tokens[narrow.edge_targets[edge]] for edge in narrow.edges(0)] == [5]
+    assert narrow.edge_weights[0] == wide.edge_weights[0] == pytest.approx(0.6)
+
+
 def test_chains_are_cut_at_the_depth_limit() -> None:
     builder = LatticeBuilder(depth_limit=2)
     builder.add([1, 2, 3, 4], [0.5] * 4, 1)

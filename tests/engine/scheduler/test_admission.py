@@ -60,6 +60,17 @@ def test_an_empty_stop_string_is_refused() -> None:
         ({"top_p": 1.1}, "top_p"),
         ({"min_p": -0.1}, "min_p"),
         ({"min_p": float("nan")}, "min_p"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty"),
+        ({"repetition_penalty": 11.0}, "repetition_penalty"),
+        ({"repetition_penalty": float("nan")}, "repetition_penalty"),
+        ({"frequency_penalty": 2.1}, "frequency_penalty"),
+        ({"frequency_penalty": float("nan")}, "frequency_penalty"),
+        ({"presence_penalty": float("-inf")}, "presence_penalty"),
+        ({"logit_bias": ((1, float("nan")),)}, "logit_bias"),
+        ({"logit_bias": ((1, -100.5),)}, "logit_bias"),
+        ({"logit_bias": ((1, 2.0), (1, 3.0))}, "logit_bias"),
+        ({"logit_bias": ((-1, 2.0),)}, "logit_bias"),
+        ({"logit_bias": tuple((token, 1.0) for token in range(301))}, "logit_bias"),
     ],
 )
 def test_sampling_parameters_that_define_no_distribution_are_refused(
@@ -68,6 +79,23 @@ def test_sampling_parameters_that_define_no_distribution_are_refused(
     with pytest.raises(InvalidRequest) as caught:
         check_sampling(SamplingParams(**parameters))
     assert caught.value.parameter == at_fault
+
+
+@pytest.mark.parametrize(
+    ("asked", "parameter"),
+    [
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": -1}, "top_logprobs"),
+        ({"sampling": SamplingParams(logit_bias=((100, 1.0),))}, "logit_bias"),
+        ({"json_schema": "{}"}, "json_schema"),
+    ],
+)
+def test_an_option_that_this_engine_cannot_honour_is_refused(
+    asked: dict[str, object], parameter: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        LIMITS.check(request([1], 1, **asked))
+    assert caught.value.parameter == parameter
 
 
 def test_the_profiles_are_the_named_ones_and_the_shipped_one_is_the_default() -> None:

@@ -1,0 +1,116 @@
+"""Whether invoices agree with themselves, with the ledger, and with all that their periods hold."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from sqlalchemy import Connection, Engine, func, select
+
+from billing.differences import Difference
+from billing.invoices import closed_periods, drafting, issuing
+from billing.invoices.closed_periods import LatePeriod
+from billing.invoices.tables import billing_periods, invoice_lines, invoice_numbers, invoices
+from billing.ledger.accounts import AccountKind
+from billing.periods import Period
+from billing.tables import accounts
+from metering.database import snapshot
+
+
+def check(connection: Connection) -> Iterator[Difference]:
+    """Every difference between invoices, their lines, their numbers and the receivables."""
+    yield from _lines(connection)
+    yield from _numbers(connection)
+    yield from _receivables(connection)
+
+
+def unbilled(database: Engine) -> Iterator[Difference]:
+    """Every closed period that holds other than what was billed of it, though nothing was noted.
+
+    Adds up whole periods again, each in a snapshot of its own: much slower than `check`.
+    """
+    with snapshot(database) as connection:
+        closed = connection.execute(
+            select(billing_periods)
+            .where(
+                billing_periods.c.closed_at_us.is_not(None),
+                billing_periods.c.late == billing_periods.c.late_billed,
+            )
+            .order_by(billing_periods.c.tenant_id, billing_periods.c.label)
+        ).all()
+    for row in closed:
+        period = Period(row.label, row.start_us, row.end_us, row.time_zone)
+        with snapshot(database) as connection:
+            late = closed_periods.late_count(connection, row.tenant_id, row.label)
+            if late != row.late:
+                continue  # noted meanwhile
+            left = drafting.unbilled(connection, row.tenant_id, LatePeriod(period, late))
+        amount = sum(line.amount_nano for line in left.lines)
+        subject = f"{row.tenant_id} {row.label}"
+        if left.lines:
+            yield Difference("billed = held by the period", subject, "0", str(amount))
+        if left.accrued_nano:
+            found = str(left.accrued_nano)
+            yield Difference("accrued usage is on an invoice", subject, "0", found)
+
+
+def _lines(connection: Connection) -> Iterator[Difference]:
+    sums: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    line = invoice_lines.c
+    for invoice_id, kind, minor in connection.execute(
+        select(line.invoice_id, line.kind, func.sum(line.amount_minor)).group_by(
+            line.invoice_id, line.kind
+        )
+    ):
+        sums[invoice_id][kind] = int(minor)
+    for row in connection.execute(select(invoices).order_by(invoices.c.id)):
+        found = sums[row.id]
+        charges = sum(found.get(kind, 0) for kind in drafting.LINE_KINDS)
+        for name, expected, actual in (
+            ("invoice subtotal = its charges", charges, row.subtotal_minor),
+            ("invoice tax = its tax lines", found.get("tax", 0), row.tax_minor),
+            ("invoice credit = its credit lines", -found.get("credit", 0), row.credit_minor),
+        ):
+            if expected != actual:
+                yield Difference(name, row.id, str(expected), str(actual))
+
+
+def _numbers(connection: Connection) -> Iterator[Difference]:
+    taken: defaultdict[str, list[int]] = defaultdict(list)
+    for number in connection.scalars(
+        select(invoices.c.number).where(invoices.c.number.is_not(None))
+    ):
+        series, _, place = number.rpartition("-")
+        taken[series].append(int(place))
+    for series, places in sorted(taken.items()):
+        last = connection.scalar(
+            select(invoice_numbers.c.last).where(invoice_numbers.c.series == series)
+        )
+        if sorted(places) != list(range(1, int(last or 0) + 1)):
+            yield Difference(
+                "invoice numbers are without gaps", series, str(last), str(len(places))
+            )
+
+
+def _receivables(connection: Connection) -> Iterator[Difference]:
+    """What tenants owe by their invoices, against what they owe by the ledger."""
+    owed: defaultdict[str, int] = defaultdict(int)
+    for row in connection.execute(select(invoices).where(invoices.c.state == "final")).mappings():
+        left = issuing.remaining(connection, dict(row))
+        owed[row["tenant_id"]] += left * row["minor_nano"]
+    booked = {
+        tenant: int(nano)
+        for tenant, nano in connection.execute(
+            select(accounts.c.tenant_id, accounts.c.debits_nano - accounts.c.credits_nano).where(
+                accounts.c.kind == AccountKind.RECEIVABLE
+            )
+        )
+    }
+    for tenant in sorted(owed.keys() | booked.keys()):
+        if owed[tenant] != booked.get(tenant, 0):
+            yield Difference(
+                "receivable = open invoices",
+                tenant,
+                str(owed[tenant]),
+                str(booked.get(tenant, 0)),
+            )

@@ -1,0 +1,340 @@
+"""What an invoice of a period says now: its lines and sums. Reads one snapshot, changes nothing.
+
+Every period is billed by difference: all that it holds, less all that earlier invoices billed of
+it. For a period that was never billed that is the whole of it; for one that was, it is what came
+late. So nothing is billed twice, and nothing is lost, in whatever order it came.
+
+    charges        C   rated lines, adjustments and period prices, exact
+    tax            T   of C rounded to minor units, in minor units
+    to pay         X = (accrued usage + period prices) + T, exact
+    due                X rounded to minor units; where X is negative it is 0, and X goes back into
+                       the tenant's credit, to the nano
+    from credit        C + T - due: what credit has paid already
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from sqlalchemy import Connection, case, func, select
+
+from billing import catalogue
+from billing.errors import NoTariff
+from billing.invoices import closed_periods, minor_units, parties, period_models, usage
+from billing.invoices.closed_periods import LatePeriod
+from billing.invoices.parties import Customer, Issuer
+from billing.invoices.tables import invoice_lines, invoices
+from billing.ledger.balances import currency_of
+from billing.money import plain
+from billing.periods import Period
+
+LINE_KINDS = ("usage", "adjustment", "period")
+UNBILLED_STATES = ("draft", "void")
+
+
+@dataclass(frozen=True, slots=True)
+class InvoiceLine:
+    """One line; `period` is the month of the service, which may be before the invoice's."""
+
+    kind: str
+    component: str
+    detail: str
+    quantity: Decimal
+    unit: str
+    unit_price: str | None
+    tariff_version_id: str | None
+    period: str
+    amount_nano: int
+    amount_minor: int = 0
+
+    @property
+    def key(self) -> tuple[str | None, ...]:
+        """What makes two lines one, for billing by difference."""
+        return (self.kind, self.component, self.detail, self.unit, self.tariff_version_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Unbilled:
+    """What one service period holds that no invoice has billed, and how it is to be paid."""
+
+    period: Period
+    late: int  # the count of late bookings that this took in
+    lines: tuple[InvoiceLine, ...]
+    accrued_nano: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An invoice as it would be issued now."""
+
+    tenant_id: str
+    kind: str
+    period: Period
+    currency: str
+    minor_nano: int
+    issuer: Issuer
+    customer: Customer
+    parts: tuple[Unbilled, ...]
+    lines: tuple[InvoiceLine, ...]  # charges, then tax, then what credit paid
+    charges_nano: int
+    subtotal_minor: int
+    tax_minor: int
+    credit_minor: int
+    due_minor: int
+    owed_nano: int  # what the due was rounded from; negative goes back into credit
+    standing: int  # invoices of the tenant, and voids among them, that this took into account
+
+    @property
+    def returned_nano(self) -> int:
+        """What goes back into credit, to the nano."""
+        return max(-self.owed_nano, 0)
+
+    @property
+    def total_minor(self) -> int:
+        """Charges and tax."""
+        return self.subtotal_minor + self.tax_minor
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to say, nor to move."""
+        return not self.lines and not any(part.accrued_nano for part in self.parts)
+
+
+def draft(connection: Connection, tenant_id: str, period: Period) -> Draft:
+    """The period's invoice, with what came late into earlier ones; raises UnknownTenant."""
+    late = [
+        found
+        for found in closed_periods.late_periods(connection, tenant_id)
+        if found.period.label != period.label
+    ]
+    own = LatePeriod(period, closed_periods.late_count(connection, tenant_id, period.label))
+    return _drafted(connection, tenant_id, "period", period, [own, *late])
+
+
+def correction(connection: Connection, tenant_id: str, period: Period, number: int) -> Draft:
+    """An invoice of only what a closed period holds beyond what was billed of it."""
+    own = LatePeriod(period, closed_periods.late_count(connection, tenant_id, period.label))
+    return _drafted(connection, tenant_id, f"correction-{number}", period, [own])
+
+
+def unbilled(connection: Connection, tenant_id: str, wanted: LatePeriod) -> Unbilled:
+    """All that a period holds, less all that was billed of it."""
+    currency = currency_of(connection, tenant_id)
+    held = _lines(connection, tenant_id, wanted.period)
+    before = _billed(connection, tenant_id, wanted.period.label)
+    lines = []
+    for line in held:
+        billed = before.pop(line.key, None)
+        lines.append(line if billed is None else _less(line, billed))
+    lines += [
+        replace(gone, quantity=-gone.quantity, amount_nano=-gone.amount_nano)
+        for gone in before.values()
+    ]
+    return Unbilled(
+        wanted.period,
+        wanted.late,
+        tuple(line for line in lines if line.quantity or line.amount_nano),
+        usage.accrued(connection, tenant_id, currency, wanted.period),
+    )
+
+
+def standing(connection: Connection, tenant_id: str) -> int:
+    """A count that grows with every invoice of the tenant that is issued or voided."""
+    weight = case((invoices.c.state == "void", 2), else_=1)
+    total = connection.scalar(
+        select(func.coalesce(func.sum(weight), 0)).where(
+            invoices.c.tenant_id == tenant_id, invoices.c.state != "draft"
+        )
+    )
+    return int(total or 0)
+
+
+def _drafted(
+    connection: Connection, tenant_id: str, kind: str, period: Period, wanted: Iterable[LatePeriod]
+) -> Draft:
+    currency = currency_of(connection, tenant_id)
+    minor = minor_units.minor_nano(currency)
+    customer = parties.customer(connection, tenant_id)
+    parts = tuple(unbilled(connection, tenant_id, each) for each in wanted)
+    charges = [line for part in parts for line in part.lines]
+    charges_nano = sum(line.amount_nano for line in charges)
+    subtotal = minor_units.rounded(charges_nano, minor)
+    tax = minor_units.tax(subtotal, customer.tax_percent)
+    owed = sum(part.accrued_nano for part in parts) + tax * minor
+    owed += sum(line.amount_nano for line in charges if line.kind == "period")
+    due = minor_units.rounded(max(owed, 0), minor)
+    credit = subtotal + tax - due
+    amounts = minor_units.apportion([line.amount_nano for line in charges], subtotal, minor)
+    lines = [
+        replace(line, amount_minor=amount) for line, amount in zip(charges, amounts, strict=True)
+    ]
+    if tax or (customer.tax_percent and lines):
+        lines.append(_tax(customer, period, subtotal, tax, minor))
+    paid_nano = charges_nano + tax * minor - max(owed, 0)
+    if credit or paid_nano:
+        lines.append(_summary_line("credit", "credit", period, -paid_nano, -credit))
+    return Draft(
+        tenant_id=tenant_id,
+        kind=kind,
+        period=period,
+        currency=currency,
+        minor_nano=minor,
+        issuer=parties.issuer(connection),
+        customer=customer,
+        parts=parts,
+        lines=tuple(lines),
+        charges_nano=charges_nano,
+        subtotal_minor=subtotal,
+        tax_minor=tax,
+        credit_minor=credit,
+        due_minor=due,
+        owed_nano=owed,
+        standing=standing(connection, tenant_id),
+    )
+
+
+def _lines(connection: Connection, tenant_id: str, period: Period) -> list[InvoiceLine]:
+    """All lines of a service period, as if nothing had been billed."""
+    groups = usage.charged_groups(connection, tenant_id, period)
+    lines = [
+        InvoiceLine(
+            "usage",
+            group.component,
+            group.detail,
+            group.quantity,
+            group.unit,
+            group.unit_price,
+            group.tariff_version_id,
+            period.label,
+            group.amount_nano,
+        )
+        for group in groups
+    ]
+    adjusted = usage.adjusted(connection, tenant_id, period)
+    if adjusted.count:
+        lines.append(
+            InvoiceLine(
+                "adjustment",
+                "adjustment",
+                "",
+                Decimal(adjusted.count),
+                "adjustments",
+                None,
+                None,
+                period.label,
+                adjusted.amount_nano,
+            )
+        )
+    return lines + _period_lines(connection, tenant_id, period, groups)
+
+
+def _period_lines(
+    connection: Connection, tenant_id: str, period: Period, groups: list[usage.Group]
+) -> list[InvoiceLine]:
+    """The period prices of the tariff in force at the period's last moment."""
+    try:
+        version = catalogue.tariff_in_force(connection, tenant_id, period.end_us - 1)
+    except NoTariff:
+        return []
+    if not version.document.period:
+        return []
+    measured = usage.measured(connection, tenant_id, period)
+    charged = usage.by_component(groups)
+    return [
+        InvoiceLine(
+            "period",
+            name,
+            line.detail,
+            line.quantity,
+            line.unit,
+            None if line.unit_price is None else plain(line.unit_price),
+            version.id,
+            period.label,
+            line.amount_nano,
+        )
+        for name, terms in sorted(version.document.period.items())
+        for line in period_models.price(terms, measured, charged)
+    ]
+
+
+def _billed(
+    connection: Connection, tenant_id: str, label: str
+) -> dict[tuple[str | None, ...], InvoiceLine]:
+    """What standing invoices have billed of a service period, alike lines added up."""
+    line = invoice_lines.c
+    rows = connection.execute(
+        select(
+            line.kind,
+            line.component,
+            line.detail,
+            line.quantity,
+            line.unit,
+            line.unit_price,
+            line.tariff_version_id,
+            line.period,
+            line.amount_nano,
+        )
+        .join(invoices, invoices.c.id == line.invoice_id)
+        .where(
+            line.tenant_id == tenant_id,
+            line.period == label,
+            line.kind.in_(LINE_KINDS),
+            invoices.c.state.not_in(UNBILLED_STATES),
+        )
+        .order_by(line.invoice_id, line.line)
+    )
+    found: dict[tuple[str | None, ...], InvoiceLine] = {}
+    for row in rows:
+        billed = InvoiceLine(*row)
+        billed = replace(billed, quantity=Decimal(row.quantity))
+        before = found.get(billed.key)
+        if before is not None:
+            billed = replace(
+                billed,
+                quantity=before.quantity + billed.quantity,
+                amount_nano=before.amount_nano + billed.amount_nano,
+            )
+        found[billed.key] = billed
+    return found
+
+
+def _less(line: InvoiceLine, billed: InvoiceLine) -> InvoiceLine:
+    return replace(
+        line,
+        quantity=line.quantity - billed.quantity,
+        amount_nano=line.amount_nano - billed.amount_nano,
+    )
+
+
+def _tax(
+    customer: Customer, period: Period, base_minor: int, tax_minor: int, minor: int
+) -> InvoiceLine:
+    line = _summary_line("tax", customer.tax_name, period, tax_minor * minor, tax_minor)
+    base = Decimal(base_minor * minor).scaleb(-9)
+    share = plain(customer.tax_percent / 100)
+    return replace(
+        line,
+        detail=f"{plain(customer.tax_percent)} %",
+        quantity=base,
+        unit="charged",
+        unit_price=share,
+    )
+
+
+def _summary_line(
+    kind: str, component: str, period: Period, amount_nano: int, amount_minor: int
+) -> InvoiceLine:
+    return InvoiceLine(
+        kind,
+        component,
+        "",
+        Decimal(1),
+        "periods",
+        None,
+        None,
+        period.label,
+        amount_nano,
+        amount_minor,
+    )

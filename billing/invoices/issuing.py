@@ -1,0 +1,379 @@
+"""Invoices as rows: stored as drafts, made final, and what happens to a final one.
+
+draft -> final -> paid | void | uncollectible; an invoice with nothing due is paid when it is
+final, and one that was given up may still be paid. All of it works within the caller's
+transaction and under the tenant's lock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import uuid_utils
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from billing import notices
+from billing.errors import InvoiceConflict, InvoiceNotFound
+from billing.invoices import books, closed_periods, numbers, parties
+from billing.invoices.drafting import Draft
+from billing.invoices.minor_units import format_minor
+from billing.invoices.tables import credit_notes, invoice_lines, invoice_payments, invoices
+from billing.ledger import funding
+from billing.ledger.accounts import AccountKind, lock_tenant
+from billing.money import plain
+from billing.notices import NoticeType
+from metering import clock
+
+DAY_US = 86_400 * 10**6
+MANUAL = "manual"  # the method of payments that came outside a provider
+OPEN_STATES = ("final", "uncollectible")
+_TOLD = {"paid": NoticeType.INVOICE_PAID, "void": NoticeType.INVOICE_VOIDED}
+
+
+def store(connection: Connection, draft: Draft) -> str:
+    """Keep a draft in place of the one before; its id."""
+    lock_tenant(connection, draft.tenant_id, draft.currency)
+    _discard(connection, draft)
+    return _insert(connection, draft)
+
+
+def issue(connection: Connection, draft: Draft) -> str:
+    """Make an invoice final: numbered, booked, unchangeable. Its id.
+
+    Raises InvoiceConflict when the period has one of this kind.
+    """
+    lock_tenant(connection, draft.tenant_id, draft.currency)
+    _discard(connection, draft)
+    standing = connection.scalar(
+        select(invoices.c.id).where(*_same(draft), invoices.c.state != "void")
+    )
+    if standing is not None:
+        raise InvoiceConflict(f"{draft.tenant_id} has an invoice of {draft.period.label}")
+    invoice_id = _insert(connection, draft)
+    now = clock.now_us()
+    settled = draft.due_minor == 0
+    connection.execute(
+        update(invoices)
+        .where(invoices.c.id == invoice_id)
+        .values(
+            state="paid" if settled else "final",
+            number=numbers.take(connection, draft.issuer.series),
+            finalised_at_us=now,
+            due_at_us=now + draft.issuer.due_days * DAY_US,
+            resolved_at_us=now if settled else None,
+        )
+    )
+    books.issued(connection, invoice_id, draft)
+    announce(connection, invoice_id, NoticeType.INVOICE_ISSUED)
+    if settled:
+        announce(connection, invoice_id, NoticeType.INVOICE_PAID)
+    return invoice_id
+
+
+def void(connection: Connection, invoice_id: str) -> None:
+    """Take a final invoice back, as if it had not been issued; its number stays used.
+
+    Its period may be closed again, and what it billed of earlier ones is looked at again. Voiding
+    again changes nothing. Raises InvoiceNotFound, or InvoiceConflict for one that was paid, in
+    part, or credited.
+    """
+    row = locked(connection, invoice_id)
+    if row["state"] == "void":
+        return
+    if row["state"] != "final":
+        raise InvoiceConflict(f"a {row['state']} invoice cannot be voided: credit it instead")
+    if remaining(connection, row) != row["due_minor"]:
+        raise InvoiceConflict("it was paid or credited in part: credit the rest instead")
+    books.voided(connection, row["id"])
+    _resolve(connection, row["id"], "void")
+    if row["kind"] == "period":
+        closed_periods.reopen(connection, row["tenant_id"], row["period"])
+    billed = connection.scalars(
+        select(invoice_lines.c.period)
+        .where(invoice_lines.c.invoice_id == row["id"])
+        .group_by(invoice_lines.c.period)
+    )
+    for label in sorted(billed):
+        closed_periods.look_again(connection, row["tenant_id"], label)
+
+
+def give_up(connection: Connection, invoice_id: str) -> None:
+    """Write off what is left of a final invoice. Again, it changes nothing.
+
+    Raises InvoiceNotFound, or InvoiceConflict for an invoice that is not open.
+    """
+    row = locked(connection, invoice_id)
+    if row["state"] == "uncollectible":
+        return
+    if row["state"] != "final":
+        raise InvoiceConflict(f"a {row['state']} invoice has nothing left to give up")
+    left = remaining(connection, row)
+    books.given_up(
+        connection,
+        invoice_id=row["id"],
+        tenant_id=row["tenant_id"],
+        currency=row["currency"],
+        nano=left * row["minor_nano"],
+        at_us=clock.now_us(),
+    )
+    _resolve(connection, row["id"], "uncollectible")
+
+
+def pay(
+    connection: Connection, invoice_id: str, amount_minor: int, *, method: str, cause_id: str
+) -> bool:
+    """Take a payment in, once per cause; false if it was taken before.
+
+    What is paid beyond the invoice goes into the tenant's credit. Raises InvoiceNotFound, or
+    InvoiceConflict for a draft, a void invoice, or a cause that came with another amount.
+    """
+    row = locked(connection, invoice_id)
+    payment_id = f"payment/{row['id']}/{cause_id}"
+    before = connection.scalar(
+        select(invoice_payments.c.amount_minor).where(invoice_payments.c.id == payment_id)
+    )
+    if before is not None:
+        if before != amount_minor:
+            raise InvoiceConflict(f"{cause_id} paid another amount before")
+        return False
+    if amount_minor <= 0:
+        raise InvoiceConflict("a payment is above zero")
+    # What a provider took in is ours to keep in any case: of a void invoice it goes into credit.
+    if row["state"] == "draft" or (row["state"] == "void" and method == MANUAL):
+        raise InvoiceConflict(f"a {row['state']} invoice takes no payment")
+    left = remaining(connection, row)
+    settled = min(left, amount_minor)
+    now = clock.now_us()
+    books.paid(
+        connection,
+        payment_id=payment_id,
+        tenant_id=row["tenant_id"],
+        currency=row["currency"],
+        by_provider=method != MANUAL,
+        settles=_owed_by(row),
+        settled_nano=settled * row["minor_nano"],
+        surplus_nano=(amount_minor - settled) * row["minor_nano"],
+        at_us=now,
+    )
+    _note_payment(connection, row["id"], payment_id, amount=amount_minor, method=method, at_us=now)
+    if row["state"] in OPEN_STATES and settled == left:
+        _resolve(connection, row["id"], "paid")
+    return True
+
+
+def take_back(
+    connection: Connection, invoice_id: str, amount_minor: int, *, method: str, cause_id: str
+) -> bool:
+    """Undo a payment, as a lost dispute does, once per cause: the invoice is open again.
+
+    Raises InvoiceNotFound, or InvoiceConflict when more is taken back than was paid.
+    """
+    row = locked(connection, invoice_id)
+    payment_id = f"payment/{row['id']}/{cause_id}"
+    if connection.scalar(select(invoice_payments.c.id).where(invoice_payments.c.id == payment_id)):
+        return False
+    paid = paid_minor(connection, row["id"])
+    if not 0 < amount_minor <= paid:
+        raise InvoiceConflict("more than what was paid cannot be taken back")
+    now = clock.now_us()
+    minor = row["minor_nano"]
+    surplus = min(amount_minor, _surplus(connection, row))
+    credit = lock_tenant(connection, row["tenant_id"], row["currency"])
+    available = max(0, funding.plain_credit(connection, row["tenant_id"], credit))
+    # What of the surplus was spent since is lost.
+    lost = max(0, surplus * minor - available)
+    books.paid(
+        connection,
+        payment_id=payment_id,
+        tenant_id=row["tenant_id"],
+        currency=row["currency"],
+        by_provider=method != MANUAL,
+        settles=_owed_by(row),
+        settled_nano=-(amount_minor - surplus) * minor,
+        surplus_nano=-(surplus * minor - lost),
+        lost_nano=lost,
+        at_us=now,
+    )
+    _note_payment(connection, row["id"], payment_id, amount=-amount_minor, method=method, at_us=now)
+    if surplus < amount_minor and row["state"] == "paid":
+        connection.execute(
+            update(invoices)
+            .where(invoices.c.id == row["id"])
+            .values(state="final", resolved_at_us=None)
+        )
+    return True
+
+
+def locked(connection: Connection, reference: str) -> dict[str, Any]:
+    """An invoice by id or number, read under its tenant's lock; raises InvoiceNotFound."""
+    query = select(invoices).where((invoices.c.id == reference) | (invoices.c.number == reference))
+    found = connection.execute(query).mappings().one_or_none()
+    if found is None:
+        raise InvoiceNotFound(f"no invoice {reference}")
+    lock_tenant(connection, found["tenant_id"], found["currency"])
+    return dict(connection.execute(query).mappings().one())
+
+
+def remaining(connection: Connection, row: dict[str, Any]) -> int:
+    """What is still to be paid of an invoice, in minor units; never negative."""
+    if row["state"] in ("draft", "void"):
+        return 0
+    forgiven = connection.scalar(
+        select(func.coalesce(func.sum(credit_notes.c.forgiven_minor), 0)).where(
+            credit_notes.c.invoice_id == row["id"]
+        )
+    )
+    return max(0, int(row["due_minor"] - paid_minor(connection, row["id"]) - int(forgiven or 0)))
+
+
+def paid_minor(connection: Connection, invoice_id: str) -> int:
+    """All payments of an invoice, less those taken back."""
+    total = connection.scalar(
+        select(func.coalesce(func.sum(invoice_payments.c.amount_minor), 0)).where(
+            invoice_payments.c.invoice_id == invoice_id
+        )
+    )
+    return int(total or 0)
+
+
+def announce(
+    connection: Connection, invoice_id: str, kind: NoticeType, cause: str = "", **more: str
+) -> None:
+    """Tell the tenant what became of an invoice, once per cause."""
+    row = connection.execute(select(invoices).where(invoices.c.id == invoice_id)).mappings().one()
+    minor = row["minor_nano"]
+    notices.announce(
+        connection,
+        row["tenant_id"],
+        kind,
+        f"{invoice_id}{cause}",
+        {
+            "invoice_id": invoice_id,
+            "number": row["number"],
+            "period": row["period"],
+            "state": row["state"],
+            "total": format_minor(row["total_minor"], minor),
+            "due": format_minor(row["due_minor"], minor),
+            "remaining": format_minor(remaining(connection, dict(row)), minor),
+            "currency": row["currency"],
+            **more,
+        },
+    )
+
+
+def settle_if_nothing_is_left(connection: Connection, row: dict[str, Any]) -> None:
+    """Mark an open invoice paid once payments and credit notes cover it."""
+    if row["state"] in OPEN_STATES and remaining(connection, row) == 0:
+        _resolve(connection, row["id"], "paid")
+
+
+def _owed_by(row: dict[str, Any]) -> AccountKind:
+    """Where what is left of an invoice stands."""
+    given_up = row["state"] == "uncollectible"
+    return AccountKind.WRITE_OFF if given_up else AccountKind.RECEIVABLE
+
+
+def _surplus(connection: Connection, row: dict[str, Any]) -> int:
+    """How much of the payments went into the tenant's credit."""
+    forgiven = connection.scalar(
+        select(func.coalesce(func.sum(credit_notes.c.forgiven_minor), 0)).where(
+            credit_notes.c.invoice_id == row["id"]
+        )
+    )
+    return max(0, paid_minor(connection, row["id"]) + int(forgiven or 0) - int(row["due_minor"]))
+
+
+def _same(draft: Draft) -> tuple[Any, ...]:
+    return (
+        invoices.c.tenant_id == draft.tenant_id,
+        invoices.c.period == draft.period.label,
+        invoices.c.kind == draft.kind,
+        invoices.c.currency == draft.currency,
+    )
+
+
+def _discard(connection: Connection, draft: Draft) -> None:
+    ids = list(
+        connection.scalars(select(invoices.c.id).where(*_same(draft), invoices.c.state == "draft"))
+    )
+    connection.execute(delete(invoice_lines).where(invoice_lines.c.invoice_id.in_(ids)))
+    connection.execute(delete(invoices).where(invoices.c.id.in_(ids)))
+
+
+def _insert(connection: Connection, draft: Draft) -> str:
+    invoice_id = f"inv_{uuid_utils.uuid7().hex}"
+    connection.execute(
+        insert(invoices).values(
+            id=invoice_id,
+            tenant_id=draft.tenant_id,
+            period=draft.period.label,
+            kind=draft.kind,
+            currency=draft.currency,
+            minor_nano=draft.minor_nano,
+            start_us=draft.period.start_us,
+            end_us=draft.period.end_us,
+            time_zone=draft.period.time_zone,
+            state="draft",
+            subtotal_minor=draft.subtotal_minor,
+            tax_minor=draft.tax_minor,
+            total_minor=draft.total_minor,
+            credit_minor=draft.credit_minor,
+            due_minor=draft.due_minor,
+            charges_nano=draft.charges_nano,
+            returned_nano=draft.returned_nano,
+            issuer=parties.to_text(draft.issuer),
+            customer=parties.to_text(draft.customer),
+            created_at_us=clock.now_us(),
+        )
+    )
+    rows = [
+        {
+            "invoice_id": invoice_id,
+            "line": number,
+            "tenant_id": draft.tenant_id,
+            "kind": line.kind,
+            "component": line.component,
+            "detail": line.detail,
+            "quantity": plain(line.quantity),
+            "unit": line.unit,
+            "unit_price": line.unit_price,
+            "tariff_version_id": line.tariff_version_id,
+            "period": line.period,
+            "amount_nano": line.amount_nano,
+            "amount_minor": line.amount_minor,
+        }
+        for number, line in enumerate(draft.lines)
+    ]
+    if rows:
+        connection.execute(insert(invoice_lines), rows)
+    return invoice_id
+
+
+def _resolve(connection: Connection, invoice_id: str, state: str) -> None:
+    connection.execute(
+        update(invoices)
+        .where(invoices.c.id == invoice_id)
+        .values(state=state, resolved_at_us=clock.now_us())
+    )
+    if (kind := _TOLD.get(state)) is not None:
+        announce(connection, invoice_id, kind)
+
+
+def _note_payment(
+    connection: Connection,
+    invoice_id: str,
+    payment_id: str,
+    *,
+    amount: int,
+    method: str,
+    at_us: int,
+) -> None:
+    connection.execute(
+        insert(invoice_payments).values(
+            id=payment_id,
+            invoice_id=invoice_id,
+            amount_minor=amount,
+            method=method,
+            paid_at_us=at_us,
+        )
+    )

@@ -1,0 +1,92 @@
+"""Who issues invoices and who receives them. Each invoice keeps both as they were."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from billing.errors import InvalidAmount, UnknownTenant
+from billing.invoices.tables import invoice_customers, invoice_issuer
+from metering.tables import tenants
+
+HOUR_US = 3600 * 10**6
+PERCENT_MAX = 100
+
+
+class Issuer(msgspec.Struct, frozen=True):
+    """The operator, as invoices name it, and the terms they are issued on."""
+
+    name: str = "The operator of this gateway"
+    address: str = ""
+    tax_id: str = ""
+    series: str = "INV"  # before the number of an invoice
+    grace_us: int = 48 * HOUR_US  # how long after its end a period waits for late events
+    due_days: int = 14
+
+
+class Customer(msgspec.Struct, frozen=True):
+    """A tenant, as its invoices name it, and the tax on what it buys."""
+
+    name: str
+    address: str = ""
+    tax_id: str = ""
+    tax_name: str = "VAT"
+    tax_percent: Decimal = Decimal(0)
+
+
+def issuer(connection: Connection) -> Issuer:
+    """The issuer as set, or the default."""
+    row = connection.execute(select(invoice_issuer)).mappings().one_or_none()
+    if row is None:
+        return Issuer()
+    return Issuer(**{name: row[name] for name in Issuer.__struct_fields__})
+
+
+def set_issuer(connection: Connection, found: Issuer) -> None:
+    """Set the issuer of invoices from now on."""
+    connection.execute(invoice_issuer.delete())
+    connection.execute(invoice_issuer.insert().values(id="issuer", **msgspec.structs.asdict(found)))
+
+
+def customer(connection: Connection, tenant_id: str) -> Customer:
+    """The tenant as set, or by its name alone; raises UnknownTenant."""
+    name = connection.scalar(select(tenants.c.name).where(tenants.c.id == tenant_id))
+    if name is None:
+        raise UnknownTenant(f"no tenant {tenant_id!r}")
+    row = (
+        connection.execute(
+            select(invoice_customers).where(invoice_customers.c.tenant_id == tenant_id)
+        )
+        .mappings()
+        .one_or_none()
+    )
+    if row is None:
+        return Customer(name)
+    fields = {name: row[name] for name in Customer.__struct_fields__}
+    return Customer(**{**fields, "tax_percent": Decimal(row["tax_percent"])})
+
+
+def set_customer(connection: Connection, tenant_id: str, found: Customer) -> None:
+    """Set what a tenant's invoices say of it from now on; raises UnknownTenant."""
+    customer(connection, tenant_id)
+    connection.execute(invoice_customers.delete().where(invoice_customers.c.tenant_id == tenant_id))
+    values = msgspec.structs.asdict(found) | {"tax_percent": f"{found.tax_percent:f}"}
+    connection.execute(invoice_customers.insert().values(tenant_id=tenant_id, **values))
+
+
+def parse_percent(text: str) -> Decimal:
+    """A tax rate such as "19" or "8.875"; raises InvalidAmount."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise InvalidAmount(f"not a percentage: {text[:20]!r}") from None
+    if not value.is_finite() or not 0 <= value <= PERCENT_MAX or value != round(value, 4):
+        raise InvalidAmount("a tax rate is 0 to 100 percent, with at most four decimals")
+    return value
+
+
+def to_text(party: Issuer | Customer) -> str:
+    """A party as an invoice keeps it."""
+    return msgspec.json.encode(party, order="sorted").decode()

@@ -1,0 +1,87 @@
+"""`dflash invoice issuer` and `dflash invoice customer`: who invoices name, and on what terms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from metering.cli_context import CliContext
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+@contextmanager
+def _transaction(context: CliContext) -> Iterator[Connection]:
+    from metering.database import open_database, transaction
+
+    database = open_database(context.database_url)
+    try:
+        with transaction(database) as connection:
+            yield connection
+    finally:
+        database.dispose()
+
+
+@click.command("issuer")
+@click.option("--name")
+@click.option("--address", help="Lines, parted by newlines.")
+@click.option("--tax-id")
+@click.option("--series", help="What invoice numbers begin with.")
+@click.option("--grace-hours", type=click.IntRange(0, 24 * 60), help="Wait for late events.")
+@click.option("--due-days", type=click.IntRange(0, 365))
+@click.pass_obj
+def set_issuer(context: CliContext, /, grace_hours: int | None, **given: Any) -> None:
+    """Show who issues invoices, and on what terms; or change what is given."""
+    import msgspec
+
+    from billing.invoices import parties
+
+    changes = {name: value for name, value in given.items() if value is not None}
+    if grace_hours is not None:
+        changes["grace_us"] = grace_hours * parties.HOUR_US
+    with _transaction(context) as connection:
+        found = msgspec.structs.replace(parties.issuer(connection), **changes)
+        if changes:
+            parties.set_issuer(connection, found)
+            context.record(connection, action="invoice.issuer_set", subject="issuer", **changes)
+    click.echo(json.dumps(msgspec.to_builtins(found), indent=2, ensure_ascii=False))
+
+
+@click.command("customer")
+@click.argument("tenant_id")
+@click.option("--name")
+@click.option("--address", help="Lines, parted by newlines.")
+@click.option("--tax-id")
+@click.option("--tax-name")
+@click.option("--tax-percent", help='Such as "19" or "8.875".')
+@click.pass_obj
+def set_customer(
+    context: CliContext, /, tenant_id: str, tax_percent: str | None, **given: Any
+) -> None:
+    """Show what a tenant's invoices say of it, and its tax; or change what is given."""
+    import msgspec
+
+    from billing.invoices import parties
+
+    changes = {name: value for name, value in given.items() if value is not None}
+    with _transaction(context) as connection:
+        found = msgspec.structs.replace(parties.customer(connection, tenant_id), **changes)
+        if tax_percent is not None:
+            percent = parties.parse_percent(tax_percent)
+            found = msgspec.structs.replace(found, tax_percent=percent)
+            changes["tax_percent"] = tax_percent
+        if changes:
+            parties.set_customer(connection, tenant_id, found)
+            context.record(
+                connection,
+                action="invoice.customer_set",
+                subject=tenant_id,
+                tenant_id=tenant_id,
+                **changes,
+            )
+    click.echo(json.dumps(msgspec.to_builtins(found), indent=2, ensure_ascii=False))

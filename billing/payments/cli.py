@@ -1,0 +1,112 @@
+"""`dflash payments`: who pays through the provider, and what it has still to be told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from metering.cli_context import CliContext
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from billing.payments.provider import Provider
+
+
+@contextmanager
+def _database(context: CliContext) -> Iterator[Engine]:
+    from metering.database import open_database
+
+    database = open_database(context.database_url)
+    try:
+        yield database
+    finally:
+        database.dispose()
+
+
+def _provider(context: CliContext) -> Provider:
+    from billing.errors import PaymentsDisabled
+
+    found: Provider | None = context.open_provider()
+    if found is None:
+        raise PaymentsDisabled("no payment provider is configured: set DFLASH_STRIPE_API_KEY")
+    return found
+
+
+@click.group()
+def payments() -> None:
+    """Let tenants pay through Stripe, push what waits, and see what was refused."""
+
+
+@payments.command("enrol")
+@click.argument("tenant_id")
+@click.argument("email")
+@click.pass_obj
+def enrol_tenant(context: CliContext, tenant_id: str, email: str) -> None:
+    """Let a tenant pay through the provider from now on."""
+    from billing.ledger.balances import currency_of
+    from billing.payments import collection
+    from metering.database import transaction
+
+    with _database(context) as database, transaction(database) as connection:
+        currency = currency_of(connection, tenant_id)
+        if collection.enrol(connection, tenant_id, email, currency):
+            context.record(
+                connection, action="payments.enrolled", subject=tenant_id, tenant_id=tenant_id
+            )
+    click.echo(f"{tenant_id} pays through the provider")
+
+
+@payments.command("push")
+@click.pass_obj
+def push_rows(context: CliContext) -> None:
+    """Send what is due now. A running gateway does so by itself."""
+    from billing.payments import outbox, top_ups
+
+    provider = _provider(context)
+    with _database(context) as database:
+        top_ups.recharge(database)
+        click.echo(f"{outbox.push(database, provider)} sent")
+
+
+@payments.command("waiting")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def show_waiting(ctx: click.Context, as_json: bool) -> None:
+    """Show what waits or was refused, and why; exit status 1 if anything was refused."""
+    from dataclasses import asdict
+
+    from billing.payments import outbox
+    from metering.database import snapshot
+
+    with _database(ctx.obj) as database, snapshot(database) as connection:
+        found = outbox.open_rows(connection)
+    for row in found:
+        if as_json:
+            click.echo(json.dumps(asdict(row)))
+        else:
+            click.echo(
+                f"{row.seq}  {row.tenant_id}  {row.action} {row.subject}  {row.state}, "
+                f"{row.attempts} attempts  {row.error or ''}".rstrip()
+            )
+    if any(row.state == "refused" for row in found):
+        ctx.exit(1)
+
+
+@payments.command("retry")
+@click.argument("seq", type=int)
+@click.pass_obj
+def retry_row(context: CliContext, seq: int) -> None:
+    """Let a refused row go out again, once its cause was mended."""
+    from billing.payments import outbox
+    from metering.database import transaction
+
+    with _database(context) as database, transaction(database) as connection:
+        if not outbox.retry(connection, seq):
+            raise click.ClickException(f"{seq} was not refused")
+        context.record(connection, action="payments.retried", subject=str(seq))
+    click.echo(f"{seq} goes out again")

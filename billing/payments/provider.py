@@ -1,0 +1,114 @@
+"""What payments need of a provider, in our words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Body = Mapping[str, Any]
+
+
+class Unanswered(Exception):
+    """Nobody knows whether it was done: no answer came. The same key may be sent again."""
+
+
+class Busy(Exception):
+    """It was certainly not done, and may be asked again later under the same key."""
+
+
+class Faulted(Exception):
+    """The provider failed while at it. It keeps this answer under the key, so that only a look
+    says whether it was done, and only another key can do it.
+    """
+
+
+class Refused(Exception):
+    """It was not done, and asking again will not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderEvent:
+    """A verified webhook: something happened to an object. What, is to be looked up."""
+
+    id: str
+    type: str
+    object_kind: str
+    object_id: str
+    sent_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class InvoiceState:
+    """How an invoice stands at the provider."""
+
+    subject: str | None  # our id
+    status: str
+    paid_minor: int
+    due_minor: int
+    payment_failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopUpState:
+    """How the payment of a top-up stands."""
+
+    subject: str | None
+    status: str  # "open", "paid" or "failed"
+    received_minor: int
+    intent_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DisputeState:
+    """How a dispute stands, and which payment it is about."""
+
+    id: str
+    status: str  # "open", "won" or "lost"
+    amount_minor: int
+    intent_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefundState:
+    """Money given back by the provider."""
+
+    id: str
+    subject: str | None  # our id, if we asked for it
+    status: str  # "open", "paid" or "failed"
+    amount_minor: int
+    intent_id: str
+
+
+class Provider(Protocol):
+    """One payment provider. Every call may raise the four errors above."""
+
+    def do(self, action: str, subject: str, body: Body, key: str) -> str:
+        """Do one thing of the outbox, once per key; the id of the object it made or changed."""
+
+    def find(self, action: str, subject: str, body: Body, since_us: int) -> str | None:
+        """The object that this action made or changed already, or null. Changes nothing."""
+
+    def checkout(self, subject: str, body: Body, key: str) -> tuple[str, str]:
+        """Open a page where a person pays a top-up: its id and its address."""
+
+    def invoice(self, provider_id: str) -> InvoiceState:
+        """How an invoice stands."""
+
+    def session(self, provider_id: str) -> TopUpState:
+        """How a top-up's page stands."""
+
+    def intent(self, provider_id: str) -> TopUpState:
+        """How a top-up's automatic payment stands."""
+
+    def dispute(self, provider_id: str) -> DisputeState:
+        """How a dispute stands."""
+
+    def refund(self, provider_id: str) -> RefundState:
+        """How a refund stands."""
+
+    def invoice_of(self, intent_id: str) -> str | None:
+        """The provider's id of the invoice that a payment was for, or null."""
+
+    def event(self, payload: bytes, signature: str | None) -> ProviderEvent:
+        """Verify a webhook; raises InvalidWebhook."""

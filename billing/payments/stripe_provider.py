@@ -1,0 +1,298 @@
+"""Stripe, as `provider.Provider`. The one module that knows its SDK and its API.
+
+Invoices are made as drafts that do nothing by themselves (`auto_advance` false, pending items
+excluded), filled line by line and finalised, so that Stripe's invoice says what ours says. Every
+object carries our id in its metadata, by which it is found again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import stripe as stripe_sdk
+
+from billing.errors import InvalidWebhook
+from billing.payments.provider import (
+    Body,
+    Busy,
+    DisputeState,
+    Faulted,
+    InvoiceState,
+    ProviderEvent,
+    RefundState,
+    Refused,
+    TopUpState,
+    Unanswered,
+)
+
+API_VERSION = "2026-10-28.endive"
+SUBJECT = "dflash_id"  # the key of our id in metadata
+SIGNATURE_TOLERANCE_S = 300
+TIMEOUT_S = 20
+CLOCKS_DIFFER_S = 3600
+_FINALISED = ("open", "paid", "void", "uncollectible")
+_ENDED = {"won": "won", "lost": "lost"}
+
+
+class StripeProvider:
+    """Stripe under one key. May be used from several threads."""
+
+    def __init__(
+        self, api_key: str, *, webhook_secrets: Sequence[str] = (), api_base: str | None = None
+    ) -> None:
+        addresses: Any = {} if api_base is None else {"api": api_base}
+        self._client = stripe_sdk.StripeClient(
+            api_key,
+            stripe_version=API_VERSION,
+            base_addresses=addresses,
+            max_network_retries=0,  # the outbox retries, because it knows what was asked before
+            http_client=stripe_sdk.RequestsClient(timeout=TIMEOUT_S),
+        )
+        self._secrets = tuple(webhook_secrets)
+
+    def do(self, action: str, subject: str, body: Body, key: str) -> str:
+        """Do one thing of the outbox; see `Provider.do`."""
+        doing: dict[str, Callable[[str, Body, Any], Any]] = {
+            "customer": self._customer,
+            "invoice": self._invoice,
+            "item": self._item,
+            "finalise": self._finalise,
+            "void": self._void,
+            "recharge": self._recharge,
+            "refund": self._refund,
+        }
+        with _translated():
+            return str(doing[action](subject, body, {"idempotency_key": key}).id)
+
+    def find(self, action: str, subject: str, body: Body, since_us: int) -> str | None:
+        """Look for what an action made; see `Provider.find`."""
+        with _translated():
+            return self._find(action, subject, body, since_us)
+
+    def checkout(self, subject: str, body: Body, key: str) -> tuple[str, str]:
+        """Open a Checkout page; see `Provider.checkout`."""
+        params: Any = {
+            "mode": "payment",
+            "customer": body["customer"],
+            "line_items": [
+                {
+                    "quantity": 1,
+                    "price_data": {
+                        "currency": body["currency"],
+                        "unit_amount": body["amount"],
+                        "product_data": {"name": body["description"]},
+                    },
+                }
+            ],
+            "success_url": body["success_url"],
+            "cancel_url": body["cancel_url"],
+            # The card is kept for automatic recharges.
+            "payment_intent_data": {
+                "metadata": {SUBJECT: subject},
+                "setup_future_usage": "off_session",
+            },
+            "metadata": {SUBJECT: subject},
+        }
+        with _translated():
+            made = self._client.v1.checkout.sessions.create(params, {"idempotency_key": key})
+            return made.id, str(made.url)
+
+    def invoice(self, provider_id: str) -> InvoiceState:
+        """How an invoice stands at Stripe."""
+        with _translated():
+            found = self._client.v1.invoices.retrieve(provider_id)
+        return InvoiceState(
+            subject=_subject(found),
+            status=str(found.status),
+            paid_minor=found.amount_paid,
+            due_minor=found.amount_due,
+            payment_failed=bool(found.attempted) and found.status == "open",
+        )
+
+    def session(self, provider_id: str) -> TopUpState:
+        """How a Checkout page stands."""
+        with _translated():
+            found = self._client.v1.checkout.sessions.retrieve(provider_id)
+        status = "failed" if found.status == "expired" else "open"
+        if found.payment_status == "paid":
+            status = "paid"
+        intent = found.payment_intent
+        return TopUpState(
+            _subject(found),
+            status,
+            found.amount_total or 0,
+            None if intent is None else str(intent),
+        )
+
+    def intent(self, provider_id: str) -> TopUpState:
+        """How an automatic payment stands."""
+        with _translated():
+            found = self._client.v1.payment_intents.retrieve(provider_id)
+        return _intent_state(found)
+
+    def dispute(self, provider_id: str) -> DisputeState:
+        """How a dispute stands."""
+        with _translated():
+            found = self._client.v1.disputes.retrieve(provider_id)
+        warning = str(found.status).startswith("warning_")  # an inquiry: no money was taken
+        status = "won" if warning else _ENDED.get(str(found.status), "open")
+        return DisputeState(found.id, status, found.amount, str(found.payment_intent))
+
+    def refund(self, provider_id: str) -> RefundState:
+        """How a refund stands."""
+        with _translated():
+            found = self._client.v1.refunds.retrieve(provider_id)
+        status = {"succeeded": "paid", "failed": "failed", "canceled": "failed"}
+        return RefundState(
+            found.id,
+            _subject(found),
+            status.get(str(found.status), "open"),
+            found.amount,
+            str(found.payment_intent),
+        )
+
+    def invoice_of(self, intent_id: str) -> str | None:
+        """The Stripe invoice that a payment was for."""
+        params: Any = {"payment": {"type": "payment_intent", "payment_intent": intent_id}}
+        with _translated():
+            for paid in self._client.v1.invoice_payments.list(params).auto_paging_iter():
+                return str(paid.invoice)
+        return None
+
+    def event(self, payload: bytes, signature: str | None) -> ProviderEvent:
+        """Verify a webhook by any of our secrets; raises InvalidWebhook."""
+        fault: Exception = InvalidWebhook("no secret of webhooks is configured")
+        for secret in self._secrets:
+            try:
+                found = stripe_sdk.Webhook.construct_event(
+                    payload, signature or "", secret, SIGNATURE_TOLERANCE_S
+                )
+                about: Any = found.data.object
+                return ProviderEvent(
+                    found.id,
+                    found.type,
+                    str(about["object"]),
+                    str(about["id"]),
+                    found.created * 10**6,
+                )
+            except (stripe_sdk.SignatureVerificationError, ValueError, KeyError) as error:
+                fault = error
+        raise InvalidWebhook(str(fault))
+
+    def _customer(self, subject: str, body: Body, options: Any) -> Any:
+        params: Any = {
+            "name": body["name"],
+            "email": body["email"],
+            "metadata": {SUBJECT: subject},
+        }
+        return self._client.v1.customers.create(params, options)
+
+    def _invoice(self, subject: str, body: Body, options: Any) -> Any:
+        params: Any = {
+            "customer": body["customer"],
+            "currency": body["currency"],
+            "collection_method": "send_invoice",
+            "days_until_due": body["days_until_due"],
+            "auto_advance": False,
+            "pending_invoice_items_behavior": "exclude",
+            "description": body["description"],
+            "metadata": {SUBJECT: subject},
+        }
+        return self._client.v1.invoices.create(params, options)
+
+    def _item(self, subject: str, body: Body, options: Any) -> Any:
+        params: Any = {
+            "customer": body["customer"],
+            "invoice": body["invoice"],
+            "currency": body["currency"],
+            "amount": body["amount"],
+            "description": body["description"],
+            "metadata": {SUBJECT: subject},
+        }
+        return self._client.v1.invoice_items.create(params, options)
+
+    def _finalise(self, _subject: str, body: Body, options: Any) -> Any:
+        params: Any = {"auto_advance": True}
+        return self._client.v1.invoices.finalize_invoice(body["invoice"], params, options)
+
+    def _void(self, _subject: str, body: Body, options: Any) -> Any:
+        return self._client.v1.invoices.void_invoice(body["invoice"], {}, options)
+
+    def _recharge(self, subject: str, body: Body, options: Any) -> Any:
+        params: Any = {
+            "customer": body["customer"],
+            "amount": body["amount"],
+            "currency": body["currency"],
+            "description": body["description"],
+            "confirm": True,
+            "off_session": True,
+            "metadata": {SUBJECT: subject},
+        }
+        return self._client.v1.payment_intents.create(params, options)
+
+    def _refund(self, subject: str, body: Body, options: Any) -> Any:
+        params: Any = {
+            "payment_intent": body["intent"],
+            "amount": body["amount"],
+            "metadata": {SUBJECT: subject},
+        }
+        return self._client.v1.refunds.create(params, options)
+
+    def _find(self, action: str, subject: str, body: Body, since_us: int) -> str | None:
+        if action in ("finalise", "void"):
+            found = self._client.v1.invoices.retrieve(body["invoice"])
+            done = ("void",) if action == "void" else _FINALISED
+            return found.id if found.status in done else None
+        listed: Any
+        if action == "customer":
+            since: Any = {"created": {"gte": since_us // 10**6 - CLOCKS_DIFFER_S}}
+            listed = self._client.v1.customers.list(since)
+        elif action == "item":
+            listed = self._client.v1.invoice_items.list({"invoice": body["invoice"]})
+        elif action == "invoice":
+            listed = self._client.v1.invoices.list({"customer": body["customer"]})
+        elif action == "recharge":
+            listed = self._client.v1.payment_intents.list({"customer": body["customer"]})
+        else:
+            listed = self._client.v1.refunds.list({"payment_intent": body["intent"]})
+        for each in listed.auto_paging_iter():
+            if _subject(each) == subject:
+                return str(each.id)
+        return None
+
+
+def _subject(found: Any) -> str | None:
+    metadata = found.metadata
+    return None if metadata is None else cast("str | None", metadata.to_dict().get(SUBJECT))
+
+
+def _intent_state(found: Any) -> TopUpState:
+    status = {"succeeded": "paid", "canceled": "failed", "requires_payment_method": "failed"}
+    return TopUpState(
+        _subject(found),
+        status.get(str(found.status), "open"),
+        found.amount_received or 0,
+        str(found.id),
+    )
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """The SDK's errors, by what they say of the effect."""
+    try:
+        yield
+    except stripe_sdk.APIConnectionError as error:
+        raise Unanswered(str(error)) from error
+    except stripe_sdk.RateLimitError as error:
+        raise Busy(str(error)) from error
+    except (stripe_sdk.AuthenticationError, stripe_sdk.PermissionError) as error:
+        raise Busy(f"our key: {error}") from error  # ours to mend, then it goes on
+    except stripe_sdk.StripeError as error:
+        status = error.http_status or 0
+        if status == 409:  # the first request with this key is still running
+            raise Busy(str(error)) from error
+        if status >= 500:
+            raise Faulted(str(error)) from error
+        raise Refused(str(error)) from error

@@ -1,0 +1,37 @@
+"""Variants of our own engine that can run beside it: each is a line of this table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from engine.config import EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What a variant changes."""
+
+    summary: str
+    changes: dict[str, Any] = field(default_factory=dict)  # of EngineConfig
+    warm: bool = False  # the same prompts have been answered before, for the same tenant
+
+    def config(self, config: EngineConfig) -> EngineConfig:
+        """Return `config` with the variant's changes."""
+        return msgspec.structs.replace(config, **self.changes)
+
+
+OURS = ""  # the engine as it is configured, every cache cold
+VARIANTS: dict[str, Variant] = {
+    OURS: Variant("as configured, caches cold"),
+    "verifier-only": Variant("no drafts", {"draft": False}),
+    "anchor": Variant("rejected candidates compete again", {"draft": True, "rollback": "anchor"}),
+    "restart": Variant("rejected candidates are dropped", {"draft": True, "rollback": "restart"}),
+    "tree": Variant("several candidates per node", {"draft": True, "tree_width": 8}),
+    "chain": Variant("one candidate per node", {"draft": True, "tree_width": 1}),
+    "headless": Variant("no learned sources", {"draft_head": "none"}),
+    "undegraded": Variant("drafts even where they do not pay", {"degrade_policy": "never"}),
+    "warm": Variant("the same prompts were answered before", {"draft": True}, warm=True),
+}

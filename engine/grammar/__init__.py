@@ -1,0 +1,1 @@
+"""JSON schemas as grammars: which tokens may come next. Torch-free."""

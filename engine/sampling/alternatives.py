@@ -1,0 +1,26 @@
+"""The tokens that could have stood in another's place, by raw log-probability.
+
+Dims: V vocabulary.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.model.statistics import RawStatistics
+
+
+def likeliest(
+    logits: NDArray[np.float32], count: int, statistics: RawStatistics
+) -> tuple[tuple[int, float], ...]:
+    """Return the `count` likeliest tokens of a raw row [V] and their log-probabilities, in nats.
+
+    Likeliest first, ties to the lowest id. `statistics` are the row's. Raises NonFiniteLogits.
+    """
+    if not count:
+        return ()
+    least = np.partition(logits, len(logits) - count)[len(logits) - count]
+    ids = np.flatnonzero(logits >= least)
+    ids = ids[np.lexsort((ids, -logits[ids]))][:count]
+    return tuple((int(token), statistics.logprob(float(logits[token]))) for token in ids)

@@ -1,0 +1,69 @@
+"""Options of `/generate`, from the request to the receipt."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import jsonschema
+from flow_streams import events
+from gateway_process import Gateway, Tenant
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"the": {"enum": ["and", "then"]}, "on": {"type": "boolean"}},
+    "required": ["the", "on"],
+    "additionalProperties": False,
+}
+BODY: dict[str, Any] = {
+    "prompt": "the and the and ",
+    "max_tokens": 64,
+    "temperature": 1,
+    "seed": 11,
+    "repetition_penalty": 1.1,
+    "presence_penalty": 0.5,
+    "logit_bias": {"40": -1.5},
+    "json_schema": SCHEMA,
+    "top_logprobs": 2,
+}
+PLAIN: dict[str, Any] = {"prompt": "the", "max_tokens": 3}
+
+
+def test_an_answer_under_options_is_shown_token_by_token_and_stands_on_its_receipt(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    with gateway.client(tenant.key) as client:
+        answer = client.post("/generate", json=BODY).json()
+        again = client.get(f"/generations/{answer['id']}").json()
+        undrafted = client.post("/generate", json=BODY | {"draft": False}).json()
+    jsonschema.validate(json.loads(answer["output"]), SCHEMA)
+    assert again == answer
+    assert (undrafted["output"], undrafted["logprobs"]) == (answer["output"], answer["logprobs"])
+
+    tokens = answer["logprobs"]
+    assert len(tokens) == answer["usage"]["output_tokens"]
+    assert b"".join(bytes(token["bytes"]) for token in tokens).decode() == answer["output"]
+    assert all(len(token["top"]) == 2 for token in tokens)
+    forced = sum(token["forced"] for token in tokens)
+    assert 0 < forced == answer["usage"]["forced_tokens"]
+    assert answer["confidence"]["tokens"] == len(tokens) - forced
+
+    receipt = answer["receipt"]["receipt"]
+    assert receipt["output"]["forced_tokens"] == forced
+    assert receipt["confidence"]["tokens"] == len(tokens) - forced
+    parameters = receipt["parameters"]
+    assert (parameters["repetition_penalty"], parameters["presence_penalty"]) == ("1.1", "0.5")
+    text = json.dumps(SCHEMA, sort_keys=True, separators=(",", ":"))
+    assert parameters["json_schema"] == {"sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def test_a_streams_blocks_carry_their_tokens_if_they_were_asked_for(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    with gateway.client(tenant.key) as client:
+        *blocks, last = events(client.post("/generate", json=BODY | {"stream": True}))
+        *plain, _ = events(client.post("/generate", json=PLAIN | {"stream": True}))
+    told = [token for _, block in blocks for token in block["logprobs"]]
+    assert told == last[1]["logprobs"]
+    assert all(block["logprobs"] is None for _, block in plain)

@@ -1,0 +1,185 @@
+"""Whatever order events come in, however often, and whenever months are closed between them.
+
+The same requests give the same exact total for each month of service, corrections included; the
+lines of every invoice add up; entries sum to zero; and no invoice, once final, changes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from billing_world import add_tenant, books_balance, settlement
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from invoice_world import Month, at, per_service_period, priced
+from sqlalchemy import update
+
+from billing import periods
+from billing.invoices import closing, issuing
+from billing.money import round_nano
+from metering.database import open_database, snapshot, transaction
+from metering.tables import tenants
+
+ZONE = "Europe/Berlin"
+LABELS = ("2026-09", "2026-10", "2026-11")  # the clocks change in October
+TIERS = [{"up_to": "700", "per_million": "30"}, {"per_million": "11"}]
+TERMS = priced(
+    volume={"model": "graduated", "measure": "output_tokens", "tiers": TIERS},
+    base={"model": "flat", "amount": "0.05"},
+    share={"model": "percentage", "percent": "3"},
+    gift={"model": "allowance", "component": "output", "free": "150"},
+)
+
+requests = st.lists(
+    st.fixed_dictionaries(
+        {
+            "month": st.integers(0, 2),
+            "at_us": st.sampled_from([0, 1, 3600 * 10**6, 20 * 86_400 * 10**6, -1]),
+            "tokens": st.integers(1, 900),
+            "comes": st.integers(0, 4),  # before which close
+            "again": st.booleans(),
+            "on_account": st.booleans(),
+        }
+    ),
+    max_size=7,
+)
+
+
+def end_of(each: dict[str, Any]) -> int:
+    period = periods.month(LABELS[each["month"]], ZONE)
+    return period.end_us - 1 if each["at_us"] < 0 else period.start_us + each["at_us"]
+
+
+def expected(chosen: list[dict[str, Any]]) -> dict[str, int]:
+    """The totals by hand: each month's requests, and prices of what the month holds."""
+    totals = {}
+    for number, label in enumerate(LABELS):
+        tokens = [each["tokens"] for each in chosen if each["month"] == number]
+        charged_in, charged_out = 20_000 * len(tokens), sum(4_000 * each for each in tokens)
+        used = sum(tokens)
+        tiered = min(used, 700) * 30_000 + max(0, used - 700) * 11_000
+        share = round_nano(Decimal(charged_in + charged_out).scaleb(-9) * Decimal("0.03"))
+        gift = 4_000 * min(used, 150)
+        totals[label] = charged_in + charged_out + tiered + 50_000_000 + share - gift
+    return totals
+
+
+def run(url: str, folder: Path, chosen: list[dict[str, Any]], voids: bool) -> None:
+    database = open_database(url)
+    with pytest.MonkeyPatch.context() as patch:
+        month = Month(database, settlement(folder), patch)
+        month.now_us = at("2026-08-01 00:00")
+        with transaction(database) as connection:
+            month.settlement._signer.register(connection)
+            add_tenant(connection, credit="5", pays=TERMS)
+        month.terms("ten_1", name="Acme", tax_percent=19)
+        with transaction(database) as connection:
+            connection.execute(update(tenants).values(time_zone=ZONE))
+        final: dict[str, Any] = {}
+        for step in range(5):
+            for number, each in enumerate(chosen):
+                if each["comes"] == step:
+                    serve(month, f"req_{number}", each)
+            if step < 3:
+                month.now_us = periods.month(LABELS[step], ZONE).end_us + 3 * 86_400 * 10**6
+                list(closing.close(database, LABELS[step]))
+            elif step == 3:
+                catch_up(month)
+            if voids and step == 2:
+                void_one(month, final)
+            keep(month, final)
+        catch_up(month)
+        month.check()
+        assert per_service_period(month.standing()) == expected(chosen)
+        for invoice in month.standing():
+            adds_up(invoice)
+        with snapshot(database) as connection:
+            books_balance(connection)
+    database.dispose()
+
+
+def catch_up(month: Month) -> None:
+    """Bill all that is left, of months voided meanwhile, too."""
+    for label in LABELS:
+        list(closing.close(month.database, label))
+        closing.correct(month.database, label, "ten_1")
+
+
+def serve(month: Month, request_id: str, each: dict[str, Any]) -> None:
+    when = end_of(each)
+    charged = month.serve(request_id, ended_us=when, tokens=each["tokens"])
+    if each["on_account"]:
+        month.on_account(request_id, "ten_1", charged, at_us=when)
+    if each["again"]:
+        month.settle_again(request_id, ended_us=when, tokens=each["tokens"])
+
+
+def void_one(month: Month, final: dict[str, Any]) -> None:
+    for invoice in month.standing():
+        if invoice.row.state == "final":
+            with transaction(month.database) as connection:
+                assert invoice.row.id is not None
+                issuing.void(connection, invoice.row.id)
+            final.pop(invoice.row.id, None)
+            return
+
+
+def keep(month: Month, final: dict[str, Any]) -> None:
+    """No invoice that was final before reads otherwise now."""
+    for invoice in month.standing():
+        assert final.setdefault(invoice.row.id, invoice) == invoice
+
+
+def adds_up(invoice: Any) -> None:
+    row = invoice.row
+    minors = {
+        kind: sum(line.amount_minor for line in invoice.lines if line.kind in kinds)
+        for kind, kinds in (
+            ("charges", ("usage", "adjustment", "period")),
+            ("tax", ("tax",)),
+            ("credit", ("credit",)),
+        )
+    }
+    assert minors["charges"] == row.subtotal_minor
+    assert minors["charges"] + minors["tax"] == row.total_minor
+    assert sum(minors.values()) == row.due_minor
+
+
+def check(
+    new_url: Callable[[], str], drop: Callable[[str], None], folder: Path, count: int
+) -> None:
+    @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(requests, st.booleans())
+    def holds(chosen: list[dict[str, Any]], voids: bool) -> None:
+        url = new_url()
+        try:
+            run(url, folder, chosen, voids)
+        finally:
+            drop(url)
+
+    holds()
+
+
+def test_any_order_of_events_and_closes_bills_each_month_the_same_on_sqlite(
+    sqlite_template: Path, memory_path: Path, tmp_path: Path
+) -> None:
+    numbers = itertools.count()
+
+    def new_url() -> str:
+        path = memory_path / f"{next(numbers)}.db"
+        shutil.copyfile(sqlite_template, path)
+        return f"sqlite:///{path}"
+
+    check(new_url, lambda url: Path(url.removeprefix("sqlite:///")).unlink(), tmp_path, 10)
+
+
+def test_any_order_of_events_and_closes_bills_each_month_the_same_on_postgresql(
+    postgres_server: Any, tmp_path: Path
+) -> None:
+    check(lambda: postgres_server.create(tables=True), postgres_server.drop, tmp_path, 4)
