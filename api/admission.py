@@ -153,6 +153,7 @@ def _generation_request(
         sampling=order.sampling,
         stop=order.stop,
         draft=order.draft,
+        draft_scope=order.draft_scope,
         deadline_ns=deadline_ns,
         choice=choice,
         top_logprobs=order.top_logprobs or 0,

@@ -76,7 +76,7 @@ class GatewayCollector(Collector):
 
     def _engine(self) -> Iterator[Metric]:
         stats = self._gateway.engine.stats()
-        counters = stats.counters
+        counters, caches = stats.counters, stats.caches
         for name, value, text in (
             ("steps", counters.steps, "Decode steps that emitted"),
             ("emitted_tokens", counters.emitted_tokens, "Tokens emitted"),
@@ -84,18 +84,29 @@ class GatewayCollector(Collector):
             ("verified_nodes", counters.verified_nodes, "Nodes verified"),
             ("accepted_tokens", counters.accepted_tokens, "Drafted tokens accepted"),
             ("cached_tokens", counters.cached_tokens, "Accepted tokens from the draft cache"),
+            ("blocks", caches.blocks, "Blocks emitted"),
+            ("cached_blocks", caches.cached_blocks, "Blocks with tokens from the draft cache"),
+            ("followed_blocks", caches.followed_blocks, "Blocks of another request's work"),
+            ("prompt_tokens", caches.prompt_tokens, "Prompt tokens of requests that emitted"),
+            ("cached_prompt_tokens", caches.cached_prompt_tokens, "Of these, not computed for it"),
+            ("page_evictions", caches.page_evictions, "Cached pages given up"),
+            ("draft_lookups", caches.draft_lookups, "Questions to the draft cache"),
+            ("draft_hits", caches.draft_hits, "Questions that it answered"),
+            ("draft_evictions", caches.draft_evictions, "Documents the draft cache gave up"),
         ):
             yield CounterMetricFamily(f"dflash_engine_{name}", text, value=value)
         for name, rate, text in (
             ("draft_hit_rate", counters.draft_hit_rate, "Accepted tokens per drafted depth"),
             ("accepted_length", counters.mean_accepted_length, "Tokens emitted per step"),
             ("tokens_per_second", stats.emitted_tokens_per_s, "Decode rate of the last window"),
+            ("block_reuse_rate", caches.block_reuse_rate, "Cached and followed blocks per block"),
         ):
             if rate is not None:
                 yield GaugeMetricFamily(f"dflash_{name}", text, value=rate)
         for name, level, text in (
             ("requests_running", stats.running, "Requests being decoded"),
             ("requests_waiting", stats.waiting, "Requests queued"),
+            ("requests_following", stats.following, "Requests that ride along with another"),
             ("kv_pages_free", stats.pages_free, "Free pages"),
             ("kv_pages_used", stats.pages_used, "Pages of running requests"),
             ("kv_pages_cached", stats.pages_cached, "Pages kept for prefix reuse"),

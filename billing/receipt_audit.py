@@ -1,8 +1,8 @@
 """The bill, checked by doing the work again: a replay compared with what a receipt states. Pure.
 
 Tokens, raw log-probabilities, text, units, confidence, bits, finish and every rated line are
-worked out anew from the replay. Joules, blocks and drafting can't be repeated: they are taken as
-stated, and only what was charged for them is.
+worked out anew from the replay. Joules, blocks, drafting and what was found cached can't be
+repeated: they are taken as stated, and only what was charged for them is.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PORTABLE_BACKENDS = frozenset({"blocks"})
 # Nats, in millionths: how far a log-probability may be off where the arithmetic is another.
 TOLERANCE_UNATS = 1_000
 
-TAKEN_AS_STATED = ("energy", "blocks", "drafting")
+TAKEN_AS_STATED = ("energy", "blocks", "cached_input_tokens", "drafting")
 _REPEATED = ("parameters", "output", "units", "confidence", "information_bits", "lines", "total")
 _BY_ITSELF = frozenset({FinishReason.STOP, FinishReason.LENGTH})
 
@@ -272,6 +272,7 @@ def _receipt(
         ),
         blocks=summary.blocks,
         verified_blocks=summary.verified_blocks,
+        cached_input_tokens=summary.cached_input_tokens,
         drafting=summary.drafting,
         review_reason=summary.review_reason,
     )

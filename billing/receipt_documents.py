@@ -72,6 +72,7 @@ def receipt_document(
         "output": {
             "sha256": summary.output_sha256,
             "input_tokens": summary.input_tokens,
+            "cached_input_tokens": summary.cached_input_tokens,
             "output_tokens": summary.output_tokens,
             "forced_tokens": summary.forced_tokens,
             "unattached_tokens": summary.unattached_tokens,

@@ -114,9 +114,10 @@ def complete(
             continue
         observe(step)
         for part in step.work:
-            unfinished = running.get(part.request_id)
-            if unfinished and unfinished.started_ns is None:
-                unfinished.started_ns = step.start_ns
+            for request_id in (part.request_id, *part.shared_with):
+                unfinished = running.get(request_id)
+                if unfinished and unfinished.started_ns is None:
+                    unfinished.started_ns = step.start_ns
         for block in step.blocks:
             running[block.request_id].take(block, step)
         for finish in step.finishes:

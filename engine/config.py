@@ -52,6 +52,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
     prefill_chunk: int = 48
     kv_tokens: int = 16384  # capacity of the page pool, in tokens
     draft_cache_tokens: int = 1_000_000
+    single_flight: bool = True  # compute what identical requests of a tenant share only once
     draft_head: str = "auto"  # the one shipped for the model, if any; "none"; or a head file
     backend: str = "auto"  # what is fastest here for the file's weights
     device: str = "cpu"

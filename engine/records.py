@@ -33,10 +33,15 @@ class Work(msgspec.Struct, frozen=True, gc=False):
 
 
 class RequestWork(msgspec.Struct, frozen=True):
-    """The work of one request within one step."""
+    """The work of one request within one step, or of several that must get the same tokens.
+
+    It was done once. `shared_with` are the requests that rode along: what it cost is theirs in
+    equal parts.
+    """
 
     request_id: str
     work: Work
+    shared_with: tuple[str, ...] = ()
 
 
 class Alternative(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -66,9 +71,15 @@ class BlockRecord(msgspec.Struct, frozen=True):
     accepted_tokens: int = 0  # drafted tokens that the verifier drew itself
     cached_tokens: int = 0  # accepted tokens that came from the shared draft cache
     anchor: int | None = None  # index into the block of its lowest-entropy accepted token
+    cached_prompt_tokens: int = 0  # of the first block: prompt tokens not computed for the request
     forced: tuple[int, ...] = ()  # indexes of tokens to which the grammar left no alternative
     # Beside each token the likeliest, likeliest first; empty where nobody asked.
     alternatives: tuple[tuple[Alternative, ...], ...] = ()
+
+    @property
+    def followed(self) -> bool:
+        """Whether another request's work drew it: no node was scored for this one."""
+        return self.verified_nodes == 0
 
 
 class FinishRecord(msgspec.Struct, frozen=True):
@@ -115,6 +126,25 @@ class DraftCounters(msgspec.Struct, frozen=True):
         return self.emitted_tokens / self.steps if self.steps else None
 
 
+class CacheCounters(msgspec.Struct, frozen=True):
+    """What was reused rather than computed, since the engine started. All are counts."""
+
+    blocks: int = 0
+    cached_blocks: int = 0  # with an accepted token from the shared draft cache
+    followed_blocks: int = 0  # drawn by the work of another request that must get the same tokens
+    prompt_tokens: int = 0  # of requests that began to emit
+    cached_prompt_tokens: int = 0  # of these, not computed for the request
+    page_evictions: int = 0
+    draft_lookups: int = 0
+    draft_hits: int = 0
+    draft_evictions: int = 0  # documents
+
+    @property
+    def block_reuse_rate(self) -> float | None:
+        """Blocks that came out of a cache or another's work, per block; null before the first."""
+        return (self.cached_blocks + self.followed_blocks) / self.blocks if self.blocks else None
+
+
 class EngineInfo(msgspec.Struct, frozen=True):
     """What runs the model: printed on every receipt."""
 
@@ -144,6 +174,8 @@ class EngineStats(msgspec.Struct, frozen=True):
     pages_cached: int
     draft_cache_tokens: int
     emitted_tokens_per_s: float | None  # over the last window; null when nothing was decoded
+    following: int = 0  # requests that ride along with another, in neither of the first two
+    caches: CacheCounters = CacheCounters()
     draft_state: str = "on"  # "off" when drafting turned itself off, "probing" when it tries again
     draft_alert: bool = False  # the last window's hit rate was below 0.70
     window_hit_rate: float | None = None  # of the last full window of drafts

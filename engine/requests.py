@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+# Whose outputs a request's drafts are taken from, and to whose its own are added: its tenant's, or
+# those of all requests, of whatever tenant, that chose "public". Their owners may learn of each
+# other's texts from how fast their own appear: whoever chooses it agrees to that.
+DRAFT_SCOPES = ("tenant", "public")
+
 
 class SamplingParams(msgspec.Struct, frozen=True):
     """How the verifier draws a token. Temperature 0 is greedy, ties to the lowest id.
@@ -28,7 +33,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     """One sequence to continue.
 
     `tenant_id` scopes the prefix and draft caches: nothing computed for one tenant is ever
-    visible, even as a change of timing, to another.
+    visible, even as a change of timing, to another, unless both chose the public draft scope.
     """
 
     request_id: str
@@ -38,6 +43,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     sampling: SamplingParams = SamplingParams()
     stop: tuple[str, ...] = ()
     draft: bool = True
+    draft_scope: str = "tenant"  # or "public"; see DRAFT_SCOPES
     ignore_eos: bool = False
     deadline_ns: int | None = None  # CLOCK_MONOTONIC; past it the request ends as DEADLINE
     choice: int = 0  # among answers to one prompt under one seed: each has its own uniforms

@@ -131,6 +131,8 @@ class EngineService:
             while self._receive(loop):
                 if record := loop.step():
                     self._publish(loop, record)
+                    if not loop.busy:
+                        loop.check()
         except Exception:
             log.exception("engine.failed")
             self._state = "failed"

@@ -55,6 +55,7 @@ class BlockBody(msgspec.Struct, frozen=True):
     anchor: int | None
     work: Work  # of the whole step, whatever was cut from the block
     withheld_tokens: int  # at the block's end, cut because the hold could not cover them
+    cached_prompt_tokens: int = 0  # of the first block: prompt tokens not computed for the request
     forced: tuple[int, ...] = ()  # indexes of tokens to which a grammar left no alternative
     # The likeliest tokens beside each; empty unless the request asked for them.
     alternatives: tuple[tuple[Likely, ...], ...] = ()
@@ -179,6 +180,7 @@ def block_body(step: StepRecord, block: BlockRecord, work: Work, vocab_size: int
         anchor=block.anchor,
         work=work,
         withheld_tokens=0,
+        cached_prompt_tokens=block.cached_prompt_tokens,
         forced=block.forced,
         alternatives=tuple(
             tuple(Likely(other.token_id, other.piece, _unats(other.logprob)) for other in beside)

@@ -147,4 +147,5 @@ class RequestSummary(msgspec.Struct, frozen=True):
     review_reason: str | None  # "request_confidence", "unit_confidence", "missing_score", "audit"
     started_at_us: int  # admission
     ended_at_us: int  # event time of the terminal event, which decides the billing period
+    cached_input_tokens: int = 0  # of the input, not computed for this request
     forced_tokens: int = 0  # of the output: a grammar left no alternative, so they have no score

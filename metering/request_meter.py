@@ -67,6 +67,7 @@ class RequestMeter:
         "_weakest_unit",
         "admitted",
         "blocks",
+        "cached_input_tokens",
         "drafting",
         "energy_events",
         "energy_through_block",
@@ -87,6 +88,7 @@ class RequestMeter:
         self.segmenter = Segmenter()
         self.output = ""  # every complete code point so far, as delivered
         self.blocks = 0
+        self.cached_input_tokens = 0
         self.verified_blocks = 0
         self.drafting = DraftCounters()
         self.sum_unats = 0
@@ -131,6 +133,7 @@ class RequestMeter:
             )
         )
         self.blocks += 1
+        self.cached_input_tokens += body.cached_prompt_tokens
         self.verified_blocks += body.accepted_tokens > 0
         self.information_ubits += body.information_ubits or 0
         drafting = self.drafting
@@ -236,6 +239,7 @@ class RequestMeter:
             finish_reason=end.finish_reason,
             ended_by=end.ended_by,
             input_tokens=admitted.input_tokens,
+            cached_input_tokens=self.cached_input_tokens,
             output_tokens=output_tokens,
             forced_tokens=self.forced_tokens,
             unattached_tokens=0 if units else output_tokens,

@@ -63,6 +63,7 @@ def usage_view(summary: RequestSummary) -> UsageView:
     complete = sum(unit.state is UnitState.COMPLETE for unit in summary.units)
     return UsageView(
         input_tokens=summary.input_tokens,
+        cached_input_tokens=summary.cached_input_tokens,
         output_tokens=summary.output_tokens,
         forced_tokens=summary.forced_tokens,
         complete_units=complete,

@@ -132,6 +132,9 @@ def usage(views: Sequence[GenerationView]) -> dict[str, Any] | None:
         "prompt_tokens": input_tokens,
         "completion_tokens": output_tokens,
         "total_tokens": input_tokens + output_tokens,
+        "prompt_tokens_details": {
+            "cached_tokens": sum(each.cached_input_tokens for each in counted)
+        },
         "cost": None if cost is None else float(cost),  # a number, as others send it
         "dflash": choices[0]
         if len(choices) == 1

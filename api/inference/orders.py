@@ -47,6 +47,7 @@ class Order:
     deadline_ms: int | None
     end_user: str | None
     tags: dict[str, str] | None
+    draft_scope: str = "tenant"
     top_logprobs: int | None = None  # null: no log-probabilities are shown
     json_schema: str | None = None  # JSON text
     choices: int = 1  # answers to the one prompt
@@ -60,6 +61,7 @@ class Order:
             "max_tokens": self.max_tokens,
             "stop": list(self.stop),
             "draft": self.draft,
+            "draft_scope": self.draft_scope,
             "deadline_ms": self.deadline_ms,
             "top_logprobs": self.top_logprobs,
             "json_schema": None if self.json_schema is None else json.loads(self.json_schema),

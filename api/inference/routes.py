@@ -154,6 +154,7 @@ def read_order(served: ServedModel, wire: GenerateRequest) -> Order:
         ),
         stop=orders.stop_strings(wire.stop),
         draft=wire.draft,
+        draft_scope=wire.draft_scope,
         max_cost_nano=parse_nano(wire.max_cost) if wire.max_cost is not None else None,
         deadline_ms=orders.deadline(wire.deadline_ms),
         end_user=end_user,

@@ -90,6 +90,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stop: str | list[str] | None = None
     stream: bool = False
     draft: bool = True
+    draft_scope: Literal["tenant", "public"] = "tenant"
     max_cost: Amount | None = None
     deadline_ms: int | None = None
     end_user: str | None = None
@@ -118,6 +119,7 @@ class UsageView(msgspec.Struct, frozen=True):
     """Quantities of one request. `joules` is null when energy was unavailable."""
 
     input_tokens: int
+    cached_input_tokens: int  # of the input, found computed
     output_tokens: int
     forced_tokens: int
     complete_units: int

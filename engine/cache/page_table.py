@@ -1,18 +1,20 @@
 """Where one request's tokens lie: logical positions to slots, and the prefixes it shares.
 
-Only full pages of committed tokens are published, under a digest of the tenant and of every token
-up to the page's end. A shared page is never written: its holder goes on in a page of its own.
+Full pages of committed tokens are shared as they are. Of a page that agrees only in part, the keys
+that agree are copied into a page of the request's own, so that a shared page is never written.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.cache.pages import PagePool
+from engine.cache.prefix_tree import Node
+
+Slots = NDArray[np.int64]
 
 
 class PageTable:
@@ -20,31 +22,57 @@ class PageTable:
 
     def __init__(self, pool: PagePool, tenant_id: str) -> None:
         self._pool = pool
+        self._tenant_id = tenant_id
         self._pages: list[int] = []
-        self._slots: NDArray[np.int64] = np.empty(0, np.int64)
-        self._digests = [hashlib.sha256(tenant_id.encode()).digest()]  # of 0, 1, ... pages
-        self._published = 0  # leading pages that others may find
+        self._slots: Slots = np.empty(0, np.int64)
+        self._nodes: list[Node] = []  # of the leading pages that are in the tree
+        self._donor, self._lent = -1, 0  # a page whose first keys are to be copied, and how many
 
     @property
     def capacity(self) -> int:
         """Positions that have a slot."""
         return len(self._pages) * self._pool.page_size
 
-    def adopt(self, tokens: Sequence[int]) -> int:
-        """Take hold of the published pages that begin `tokens`; returns how many tokens they hold.
+    @property
+    def adopted(self) -> int:
+        """Tokens found computed by `adopt`, those to be copied included."""
+        return len(self._nodes) * self._pool.page_size + self._lent
+
+    @property
+    def lent(self) -> int:
+        """How many of them are to be copied."""
+        return self._lent
+
+    def adopt(self, tokens: Sequence[int]) -> None:
+        """Take hold of the full pages that begin `tokens`, and find what else can be copied.
 
         At least the last token is left to be computed, since its logits are needed. The table must
         be empty.
         """
         assert not self._pages
-        size = self._pool.page_size
-        for start in range(0, len(tokens) - size, size):
-            page = self._pool.share(self._digest(start // size, tokens))
-            if page is None:
-                break
-            self._append([page])
-        self._published = len(self._pages)
-        return self.capacity
+        found = self._pool.prefixes.match(self._tenant_id, tokens[:-1])
+        for node in found.nodes:
+            self._pool.share(node.page)
+        self._append([node.page for node in found.nodes])
+        self._nodes = list(found.nodes)
+        self._donor, self._lent = -1, found.shared
+        if found.partial is not None:
+            self._donor = found.partial.page
+            self._pool.touch(self._donor)
+
+    def copies(self) -> list[tuple[int, int]]:
+        """Return the slots to copy, from and to, so that all that was adopted lies in the table.
+
+        Pages must have been reserved for it. All copies of a step are made in one move, before
+        anything else is written: the donor may have been handed out again meanwhile.
+        """
+        start, donor = len(self._nodes) * self._pool.page_size, self._donor * self._pool.page_size
+        own = self._slots[start : start + self._lent].tolist()
+        return [(donor + at, slot) for at, slot in enumerate(own) if donor + at != slot]
+
+    def begins(self, other: PageTable) -> bool:
+        """Whether the pages of this table are the other's first ones."""
+        return self._pages == other._pages[: len(self._pages)]
 
     def pages_wanted(self, length: int) -> int:
         """Return how many more pages `length` positions need."""
@@ -64,14 +92,19 @@ class PageTable:
             del self._pages[keep:]
             self._slots = self._slots[: self.capacity]
 
-    def publish(self, tokens: Sequence[int], committed: int) -> None:
-        """Publish the pages that the first `committed` tokens fill."""
-        full = committed // self._pool.page_size
-        for page in range(self._published, full):
-            self._pool.publish(self._pages[page], self._digest(page, tokens))
-        self._published = max(self._published, full)
+    def publish(self, tokens: Sequence[int], committed: int, *, partial: bool = False) -> None:
+        """Put the pages that the first `committed` tokens fill into the tree.
 
-    def slots(self, start: int, stop: int) -> NDArray[np.int64]:
+        With `partial`, the page that they fill in part too. Where the tree knows the same tokens
+        already, its page takes the place of the table's own full one: they hold the same bits.
+        """
+        size = self._pool.page_size
+        while (begun := self._begun()) < committed // size:
+            self._put(begun, tokens[begun * size : (begun + 1) * size])
+        if partial and committed % size:
+            self._put(begun, tokens[begun * size : committed])
+
+    def slots(self, start: int, stop: int) -> Slots:
         """Return the slots of positions start:stop, a view [stop - start] int64."""
         assert stop <= self.capacity
         return self._slots[start:stop]
@@ -81,18 +114,36 @@ class PageTable:
         self._pool.drop(self._pages)
         self._pages = []
         self._slots = np.empty(0, np.int64)
-        self._published = 0
+        self._nodes = []
+        self._donor, self._lent = -1, 0
+
+    def _begun(self) -> int:
+        """Return how many leading pages are in the tree as full ones."""
+        count = len(self._nodes)
+        return count - (count > 0 and len(self._nodes[-1].tokens) < self._pool.page_size)
+
+    def _put(self, index: int, tokens: Sequence[int]) -> None:
+        """Put one page into the tree, the pages before it being there."""
+        prefixes, page = self._pool.prefixes, self._pages[index]
+        if index < len(self._nodes):
+            node = prefixes.extend(self._nodes.pop(), tokens)
+        else:
+            parent = self._nodes[-1] if self._nodes else None
+            node = prefixes.insert(self._tenant_id, parent, page, tokens)
+        if node.page == page:
+            self._nodes.append(node)
+        elif len(tokens) == self._pool.page_size:
+            self._pool.share(node.page)
+            self._pool.drop([page])
+            self._pages[index] = node.page
+            start = index * self._pool.page_size
+            self._slots[start : start + len(tokens)] = np.arange(len(tokens)) + (
+                node.page * self._pool.page_size
+            )
+            self._nodes.append(node)
 
     def _append(self, pages: list[int]) -> None:
         size = self._pool.page_size
         starts = np.array(pages, np.int64)[:, None] * size
         self._slots = np.concatenate([self._slots, (starts + np.arange(size)).ravel()])
         self._pages += pages
-
-    def _digest(self, page: int, tokens: Sequence[int]) -> bytes:
-        """Return the digest of everything up to the end of a page; all before it are known."""
-        if page + 1 == len(self._digests):
-            size = self._pool.page_size
-            content = np.array(tokens[page * size : (page + 1) * size], np.int64).tobytes()
-            self._digests.append(hashlib.sha256(self._digests[page] + content).digest())
-        return self._digests[page + 1]

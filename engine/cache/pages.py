@@ -1,14 +1,19 @@
 """Who owns which page of the key-value storage: plain integers, no tensors.
 
 A page is a run of `page_size` slots. It is *free*, *used* (by one request or, when its content is
-published, by several), or *cached*: published, used by nobody, and taken back when space is
-needed, the least recently used first. Always: free + used + cached == total.
+in the prefix tree, by several), or *cached*: in the tree, used by nobody, and taken back when
+space is needed, the least recently used leaf first. Always: free + used + cached == total.
+
+Whoever holds a page of the tree holds all pages before it, and gives up the last ones first. So
+the page that was given up longest ago is always a leaf.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+
+from engine.cache.prefix_tree import PrefixTree
 
 
 class PagesExhausted(Exception):
@@ -25,11 +30,11 @@ class PagePool:
     def __init__(self, page_count: int, page_size: int) -> None:
         self.page_count = page_count
         self.page_size = page_size
+        self.prefixes = PrefixTree(page_size)
+        self.evictions = 0
         self._free = list(range(page_count - 1, -1, -1))
         self._users: dict[int, int] = {}  # page -> how many hold it, at least 1
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
-        self._page_of: dict[bytes, int] = {}  # content digest -> published page
-        self._digest_of: dict[int, bytes] = {}
 
     @property
     def free(self) -> int:
@@ -60,52 +65,54 @@ class PagePool:
             raise PagesExhausted(f"{count} pages wanted, {self.available} available")
         while len(self._free) < count:
             page, _ = self._cached.popitem(last=False)
-            del self._page_of[self._digest_of.pop(page)]
+            self.prefixes.remove(page)
             self._free.append(page)
+            self.evictions += 1
         pages = [self._free.pop() for _ in range(count)]
         self._users.update(dict.fromkeys(pages, 1))
         return pages
 
-    def share(self, digest: bytes) -> int | None:
-        """Hand out the page published under `digest` to one more holder; null if there is none."""
-        page = self._page_of.get(digest)
-        if page is not None:
-            self._cached.pop(page, None)
-            self._users[page] = self._users.get(page, 0) + 1
-        return page
+    def share(self, page: int) -> None:
+        """Hand out a page of the tree to one more holder, who holds all pages before it."""
+        self._cached.pop(page, None)
+        self._users[page] = self._users.get(page, 0) + 1
 
-    def publish(self, page: int, digest: bytes) -> None:
-        """Offer a held page's content to others. It must not be written again.
-
-        Does nothing where the same content is already published: the copy stays private.
-        """
-        if digest not in self._page_of and page not in self._digest_of:
-            self._page_of[digest] = page
-            self._digest_of[page] = digest
+    def touch(self, page: int) -> None:
+        """Count a page as used just now. The caller holds all pages before it."""
+        if page in self._cached:
+            self._cached.move_to_end(page)
 
     def drop(self, pages: Sequence[int]) -> None:
-        """Give up one hold of each page, given in logical order.
-
-        Last pages age first, so that a prefix outlives what follows it.
-        """
+        """Give up one hold of each page, given in logical order."""
         for page in reversed(pages):
             self._users[page] -= 1
             if self._users[page] == 0:
                 del self._users[page]
-                if page in self._digest_of:
+                if page in self.prefixes:
                     self._cached[page] = None
                 else:
                     self._free.append(page)
 
     def check(self) -> None:
-        """Raise PageLeak unless every page is in exactly one state and digests match pages."""
+        """Raise PageLeak unless each page is in one state, and pool and tree agree on which."""
         owned = [*self._free, *self._users, *self._cached]
         if sorted(owned) != list(range(self.page_count)):
             raise PageLeak(
                 f"free {self.free} + used {self.used} + cached {self.cached}"
                 f" != total {self.page_count}, or a page is in two states"
             )
-        if {page: digest for digest, page in self._page_of.items()} != self._digest_of:
-            raise PageLeak("published digests and pages differ")
-        if not set(self._cached) <= set(self._digest_of):
-            raise PageLeak("a cached page has no digest to be found by")
+        for fault in self.prefixes.faults():
+            raise PageLeak(fault)
+        if any(page in self.prefixes for page in self._free):
+            raise PageLeak("a free page is in the tree")
+        if any(page not in self.prefixes for page in self._cached):
+            raise PageLeak("a cached page is not in the tree")
+        for page in self._users:
+            before = self.prefixes.parent_of(page) if page in self.prefixes else None
+            if before is not None and before not in self._users:
+                raise PageLeak(f"page {page} is used, but not page {before} before it")
+        passed: set[int] = set()
+        for page in self._cached:
+            passed.add(page)
+            if self.prefixes.parent_of(page) in passed:
+                raise PageLeak(f"page {page} would outlive the page before it")

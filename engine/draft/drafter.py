@@ -6,13 +6,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import ne
+from typing import NamedTuple
 
 from engine.config import EngineConfig
 from engine.draft.calibration import Calibration
 from engine.draft.foresight import Foresight, Outlook
 from engine.draft.proposals import Proposal, Source
 from engine.draft.reliability import Reliability
-from engine.draft.shared import SharedDrafts
+from engine.draft.shared import ORDER, PUBLIC, Scope, SharedDrafts
 from engine.draft.suffixes import SuffixIndex
 from engine.graph.acceptance import Walk
 from engine.graph.lattice import Lattice, LatticeBuilder
@@ -26,6 +27,13 @@ _DEPTH_PER_MATCH = 2  # tokens ventured per token of agreement
 _RECYCLED_EVIDENCE = 2  # a recycled candidate's match length: its own context was accepted
 
 
+class Place(NamedTuple):
+    """Requests at one place are drafted the same continuations."""
+
+    scope: Scope
+    recent: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """What one block is drafted as."""
@@ -34,6 +42,10 @@ class Draft:
     tree: TokenTree
     proposals: tuple[Proposal, ...]
     outlooks: tuple[Outlook, ...] = ()
+
+    def drawn_from(self, source: Source) -> bool:
+        """Whether a source proposed any of it."""
+        return any(proposal.source is source for proposal in self.proposals)
 
     def pruned(self, node_budget: int) -> Draft:
         """Return the draft with its first `node_budget` nodes only, the likeliest ones."""
@@ -56,25 +68,28 @@ class Drafter:
         self.shared = SharedDrafts(config.draft_cache_tokens)
         self._calibrations: OrderedDict[str, Calibration] = OrderedDict()
 
-    def open(self, tenant_id: str, prompt: Sequence[int]) -> DraftSession:
-        """Start drafting for one request."""
+    def open(
+        self, tenant_id: str, prompt: Sequence[int], draft_scope: str = "tenant"
+    ) -> DraftSession:
+        """Start drafting for one request; see `engine.requests.DRAFT_SCOPES`."""
         calibration = self._calibrations.setdefault(tenant_id, Calibration())
         self._calibrations.move_to_end(tenant_id)
         while len(self._calibrations) > _TENANTS:
             self._calibrations.popitem(last=False)
-        return DraftSession(self, tenant_id, prompt, calibration)
+        scope = PUBLIC if draft_scope == "public" else Scope(tenant_id)
+        return DraftSession(self, scope, prompt, calibration)
 
 
 class DraftSession:
     """One request's drafting: its own text, its document, what its last block left behind."""
 
     def __init__(
-        self, drafter: Drafter, tenant_id: str, prompt: Sequence[int], calibration: Calibration
+        self, drafter: Drafter, scope: Scope, prompt: Sequence[int], calibration: Calibration
     ) -> None:
         self._drafter = drafter
         self._calibration = calibration
         self._suffixes = SuffixIndex(prompt)
-        self._document = drafter.shared.open(tenant_id, prompt)
+        self._document = drafter.shared.open(scope, prompt)
         self._remainder: Remainder = NOTHING
 
     def propose(
@@ -112,6 +127,13 @@ class DraftSession:
         lattice = builder.build(self._drafter.tree_width)
         tree = unroll(lattice, recent[-1], node_budget, least_probability)
         return Draft(lattice, tree, tuple(proposals), outlooks) if len(tree) > 1 else None
+
+    def place(self, recent: Sequence[int]) -> Place | None:
+        """Say where in which text the request stands; null where nobody could follow it there."""
+        document = self._document
+        if not document.kept or len(recent) < ORDER:
+            return None
+        return Place(document.scope, tuple(recent))
 
     def observe(self, draft: Draft, walked: Walk, entropies: Sequence[float]) -> None:
         """Learn from a verified draft: calibrate its sources, and keep what competes again."""

@@ -13,7 +13,7 @@ class Source(IntFlag):
     """Where candidates come from; several may propose the same edge."""
 
     SUFFIX = 1  # the request's own earlier text
-    SHARED = 2  # other requests of the same tenant
+    SHARED = 2  # other requests of the same scope
     RECYCLED = 4  # what a rejected block left behind
     PHRASES = 8  # what the model often says, learned beforehand
     HEAD = 16  # the trained block head

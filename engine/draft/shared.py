@@ -1,9 +1,10 @@
-"""The shared draft cache: what a tenant's other requests said after the same few tokens.
+"""The shared draft cache: what other requests of a scope said after the same few tokens.
 
 Every drafted request appends what it emits to a *document*. Three tokens of context find the
-documents' positions, most recent first, through an index of the tenant's own; longer agreement is
-then checked token by token. Tenants never see each other's documents. When the cache is full, the
-least recently used documents go first. One token takes about 150 bytes.
+documents' positions, most recent first, through an index of the scope's own; longer agreement is
+then checked token by token. A scope is a tenant, whose documents no other tenant sees, or what is
+public, which only requests that chose it read and write. When the cache is full, the least
+recently used documents go first. One token takes about 150 bytes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from engine.draft.proposals import LONGEST_MATCH, Continuation
 
@@ -21,12 +23,21 @@ _POSITION_BITS = 24  # of a reference: document serial, then position
 _TOKEN_BITS = 21  # three tokens make one 63-bit key
 
 
+class Scope(NamedTuple):
+    """Who shares documents: one tenant's requests, or, where that is null, the public ones."""
+
+    tenant_id: str | None
+
+
+PUBLIC = Scope(None)
+
+
 @dataclass(slots=True, eq=False)
 class Document:
     """One request's emitted tokens, preceded by the end of its prompt."""
 
     serial: int
-    tenant_id: str
+    scope: Scope
     tokens: array[int]
     context: int  # leading tokens that were not emitted: they match, but aren't proposed
     previous: array[int] = field(default_factory=lambda: array("q"))  # [position] -> reference
@@ -34,21 +45,22 @@ class Document:
 
 
 class SharedDrafts:
-    """The documents of all tenants, within one bound. Not thread-safe."""
+    """The documents of all scopes, within one bound. Not thread-safe."""
 
     def __init__(self, capacity_tokens: int) -> None:
         self._capacity = capacity_tokens
         self._documents: OrderedDict[int, Document] = OrderedDict()  # least recently used first
-        self._latest: dict[str, dict[int, int]] = {}  # tenant -> key -> newest reference
+        self._latest: dict[Scope, dict[int, int]] = {}  # scope -> key -> newest reference
         self._next_serial = 0
         self.tokens = 0
         self.lookups = 0
         self.hits = 0
+        self.evictions = 0
 
-    def open(self, tenant_id: str, prompt: Sequence[int]) -> Document:
+    def open(self, scope: Scope, prompt: Sequence[int]) -> Document:
         """Start the document of one request."""
         context = array("i", prompt[-LONGEST_MATCH:])
-        document = Document(self._next_serial, tenant_id, context, len(context))
+        document = Document(self._next_serial, scope, context, len(context))
         document.previous.extend([-1] * len(context))
         self._next_serial += 1
         self._documents[document.serial] = document
@@ -57,10 +69,10 @@ class SharedDrafts:
         return document
 
     def append(self, document: Document, tokens: Sequence[int]) -> None:
-        """Add emitted tokens to a document and to its tenant's index; evicts what is oldest."""
+        """Add emitted tokens to a document and to its scope's index; evicts what is oldest."""
         if not document.kept:
             return
-        latest = self._latest.setdefault(document.tenant_id, {})
+        latest = self._latest.setdefault(document.scope, {})
         for token in tokens:
             # The tokens before this one are now known to be followed by something.
             end = len(document.tokens) - 1
@@ -77,12 +89,12 @@ class SharedDrafts:
     def continuations(
         self, document: Document, recent: Sequence[int], count: int, depth: int
     ) -> list[Continuation]:
-        """Return what followed `recent` in the other documents of `document`'s tenant.
+        """Return what followed `recent` in the other documents of `document`'s scope.
 
         Up to `count` continuations of up to `depth` tokens, longest match first, the most recent of
         equals first; each begins with another token.
         """
-        latest = self._latest.get(document.tenant_id)
+        latest = self._latest.get(document.scope)
         if latest is None or len(recent) < ORDER:
             return []
         self.lookups += 1
@@ -111,14 +123,15 @@ class SharedDrafts:
         while self.tokens > self._capacity and self._documents:
             serial, document = self._documents.popitem(last=False)
             document.kept = False
+            self.evictions += 1
             self.tokens -= len(document.tokens)
-            latest = self._latest.get(document.tenant_id, {})
+            latest = self._latest.get(document.scope, {})
             for end in range(max(ORDER, document.context) - 1, len(document.tokens) - 1):
                 key = _key(document.tokens, end)
                 if latest.get(key, -1) >> _POSITION_BITS == serial:
                     del latest[key]
             if not latest:
-                self._latest.pop(document.tenant_id, None)
+                self._latest.pop(document.scope, None)
 
 
 def _key(tokens: Sequence[int], end: int) -> int:

@@ -27,6 +27,10 @@ class Walk:
         """How many of the tokens had been drafted."""
         return sum(node is not None for node in self.matched)
 
+    def first(self, count: int) -> Walk:
+        """Return the walk as if it had ended after `count` tokens."""
+        return Walk(self.nodes[:count], self.tokens[:count], self.matched[:count])
+
     def rejected(self, tree: TokenTree) -> bool:
         """Whether the walk left the tree where the tree went on."""
         return self.matched[-1] is None and bool(tree.children[self.nodes[-1]])

@@ -10,20 +10,22 @@ import torch
 from torch import Tensor
 
 from engine.cache.page_table import PageTable
-from engine.cache.pages import PagePool
+from engine.cache.pages import PageLeak, PagePool
 from engine.config import EngineConfig
-from engine.draft.drafter import Draft, Drafter, DraftSession
-from engine.draft.foresight import Foresight, Outlook, Prospect
-from engine.errors import InvalidRequest
+from engine.draft.drafter import Draft, Drafter
+from engine.draft.foresight import Foresight
+from engine.errors import EngineOverloaded, InvalidRequest
 from engine.grammar.grammars import GrammarFailed
 from engine.graph.acceptance import clip
-from engine.graph.tree import bare
 from engine.loop.cost import StepCost
 from engine.loop.degradation import Degradation, Window
 from engine.loop.emission import Emission
-from engine.loop.live import Live, Outcome
+from engine.loop.flights import Flight, Flights, Rider, identity
+from engine.loop.outcome import Outcome
+from engine.loop.pacing import Pacing
+from engine.loop.prospects import RECENT, outlooks_of
 from engine.loop.protocols import StepDecoder, Vocabulary
-from engine.loop.rows import Part, step_rows
+from engine.loop.rows import Part, parts_of, step_rows
 from engine.loop.shaping import Shaping
 from engine.loop.tally import Tally
 from engine.loop.verification import LogitsProbe, verify
@@ -35,6 +37,7 @@ from engine.records import (
     FinishReason,
     RequestWork,
     StepRecord,
+    Work,
 )
 from engine.requests import GenerationRequest
 from engine.scheduler.admission import Limits
@@ -45,7 +48,6 @@ from engine.scheduler.sequence import Sequence as LiveSequence
 log = structlog.get_logger(__name__)
 
 PAGE_SIZE = 16
-_RECENT = 32  # tokens of context shown to the draft layer
 
 
 class DecodeLoop:
@@ -83,57 +85,63 @@ class DecodeLoop:
         self._on_failure = on_failure or _log_failure
         self._cost = cost or StepCost()
         self._degradation = Degradation(config.degrade_policy)
-        self._live: dict[str, Live] = {}
+        self._flights = Flights()
         self._arrivals = 0
         self._step_index = 0
 
     @property
     def counters(self) -> DraftCounters:
-        """Drafting totals of all requests so far."""
+        """Drafting totals of all blocks so far but those that followed another request's."""
         return self._tally.counters
 
     @property
     def busy(self) -> bool:
         """Whether any request is live, so that `step` has something to do."""
-        return bool(self._live)
+        return bool(self._flights.riders)
 
     def submit(
         self, request: GenerationRequest, processors: Sequence[LogitsProcessor] = ()
     ) -> None:
         """Queue a request. Raises InvalidRequest, PromptTooLong or EngineOverloaded."""
         self.limits.check(request)
-        if request.request_id in self._live:
+        flights = self._flights
+        if flights.rider(request.request_id):
             raise InvalidRequest(f"request {request.request_id} is live already", "request_id")
+        if flights.riders >= self._config.max_live:
+            raise EngineOverloaded(f"{flights.riders} requests are running or waiting already")
         shaping = Shaping.of(request, self.limits)
+        vocabulary = self._vocabulary
+        rider = Rider(request, Emission(request, vocabulary.piece, vocabulary.eos_ids))
+        same = identity(request, processors) if self._config.single_flight else None
+        if flights.join(same, rider):
+            return
         sequence = LiveSequence(request, PageTable(self.pool, request.tenant_id), self._arrivals)
         self.scheduler.submit(sequence)
         self._arrivals += 1
-        vocabulary = self._vocabulary
-        self._live[request.request_id] = Live(
-            sequence,
-            Emission(request, vocabulary.piece, vocabulary.eos_ids),
-            tuple(processors),
-            may_draft=self._config.draft and request.draft and not runs_undrafted(processors),
-            shaping=shaping,
-        )
+        may_draft = self._config.draft and request.draft and not runs_undrafted(processors)
+        flights.add(Flight(sequence, [rider], tuple(processors), may_draft, same, shaping))
 
     def cancel(self, request_id: str) -> None:
         """End a request at the next step. Does nothing if it isn't live."""
-        if live := self._live.get(request_id):
-            live.cancelled = True
+        if rider := self._flights.rider(request_id):
+            rider.cancelled = True
 
     def step(self) -> StepRecord | None:
         """Run one step: end what is over, plan, draft, verify, commit. Null if nothing is live."""
-        if not self._live:
+        if not self.busy:
             return None
         start_ns = time.monotonic_ns()
         outcome = Outcome()
         self._end_the_overdue(start_ns, outcome)
         plan = self.scheduler.plan()
+        self._move(plan.copies)
         if plan.turns:
-            drafts = self._draft(plan)
+            drafts, held = self._draft(plan)
             spent_ms = (time.monotonic_ns() - start_ns) / 1e6
-            self._compute(self._parts(plan, drafts), drafts, outcome, spent_ms)
+            trees = {sequence: draft.tree for sequence, draft in drafts.items()}
+            self._compute(parts_of(plan, trees, held), drafts, outcome, spent_ms)
+        for flight in list(self._flights.unheard):  # somebody joined it, and it had no part
+            self._speak(flight, outcome, computed=False)
         record = StepRecord(
             engine_epoch=self._engine_epoch,
             step_index=self._step_index,
@@ -154,8 +162,8 @@ class DecodeLoop:
         be used afterwards.
         """
         now_ns = time.monotonic_ns()
-        finishes = tuple(live.emission.finish(reason, detail) for live in self._live.values())
-        self._live.clear()
+        riders = self._flights.clear()
+        finishes = tuple(rider.emission.finish(reason, detail) for rider in riders)
         return StepRecord(
             engine_epoch=self._engine_epoch,
             step_index=self._step_index,
@@ -163,6 +171,12 @@ class DecodeLoop:
             end_ns=now_ns,
             finishes=finishes,
         )
+
+    def check(self) -> None:
+        """Raise PageLeak unless the books of pages and prefixes balance; for when it is idle."""
+        self.pool.check()
+        if not self.busy and self.pool.used:
+            raise PageLeak(f"{self.pool.used} pages are used, and nothing runs")
 
     def stats(self) -> EngineStats:
         """Return a snapshot of queues, pages and counters."""
@@ -178,6 +192,8 @@ class DecodeLoop:
             pages_cached=self.pool.cached,
             draft_cache_tokens=self.drafter.shared.tokens,
             emitted_tokens_per_s=self._tally.tokens_per_s,
+            following=self._flights.following,
+            caches=self._tally.caches_of(self.pool, self.drafter.shared),
             draft_state=degradation.state.value,
             draft_alert=degradation.alert,
             window_hit_rate=judged.hit_rate if judged else None,
@@ -186,40 +202,46 @@ class DecodeLoop:
         )
 
     def _end_the_overdue(self, now_ns: int, outcome: Outcome) -> None:
-        for live in list(self._live.values()):
-            deadline_ns = live.sequence.request.deadline_ns
-            if live.cancelled:
-                self._finish(live, FinishReason.CANCELLED, outcome)
-            elif deadline_ns is not None and now_ns >= deadline_ns:
-                self._finish(live, FinishReason.DEADLINE, outcome)
+        for rider, reason in self._flights.overdue(now_ns):
+            self._finish(rider, reason, outcome)
+        for flight in list(self._flights.unheard):
+            for rider in list(flight.riders):
+                if rider.ended:  # it joined when all that it wants had been drawn
+                    self._tell(rider, outcome, computed=False, follows=True)
 
-    def _draft(self, plan: Plan) -> dict[LiveSequence, Draft]:
-        """Draft for up to `verifier_batch_size` requests, as far as it pays and pages allow."""
+    def _draft(self, plan: Plan) -> tuple[dict[LiveSequence, Draft], set[LiveSequence]]:
+        """Draft for up to `verifier_batch_size` requests, as far as it pays and pages allow.
+
+        Returns the drafts, and who sits this step out.
+        """
+        pacing = Pacing()
         rows, spare = sum(turn.rows for turn in plan.turns), plan.spare_rows
         draws = sum(turn.draws for turn in plan.turns)
         most = min(self._config.node_budget - 1, spare)
         if not (self._config.draft and self._degradation.drafting):
-            return {}
+            return {}, pacing.held
         if not self._cost.nodes_worth(rows, draws, [1.0] * most):  # not even certain ones
-            return {}
+            return {}, pacing.held
         least = self._cost.least_probability(rows, draws, most)
         offers: list[tuple[Turn, Draft]] = []
-        outlooks = self._outlooks(plan)
-        for turn in plan.drafters():
+        able = [turn for turn in plan.drafters() if self._flight(turn).may_draft]
+        asked = able[: self._config.verifier_batch_size if spare else 0]
+        outlooks = outlooks_of(self.drafter.foresight, asked, self._config.draft_block_size)
+        for turn in able:
             if len(offers) == self._config.verifier_batch_size:
                 break
-            sequence, live = turn.sequence, self._live[turn.sequence.request_id]
-            if not live.may_draft:
-                continue
+            sequence, flight = turn.sequence, self._flight(turn)
             sequence.drafted_at = self._step_index
-            if draft := self._session(live).propose(
-                sequence.tokens[-_RECENT:],
+            session, recent = flight.told_session(self.drafter), sequence.tokens[-RECENT:]
+            draft = session.propose(
+                recent,
                 depth_limit=sequence.remaining - 1,
                 node_budget=most + 1,
                 least_probability=least,
-                certain=live.shaping.certain() if live.shaping else (),
+                certain=flight.shaping.certain() if flight.shaping else (),
                 outlooks=outlooks.get(sequence, ()),
-            ):
+            )
+            if not pacing.waits(turn, session, recent, draft) and draft is not None:
                 offers.append((turn, draft))
         trees = [draft.tree for _, draft in offers]
         drafts: dict[LiveSequence, Draft] = {}
@@ -227,45 +249,12 @@ class DecodeLoop:
             turn, draft = offers[index]
             if granted := self.scheduler.grant(turn, count):
                 drafts[turn.sequence] = draft.pruned(granted + 1)
-        return drafts
+        return drafts, pacing.held
 
-    def _outlooks(self, plan: Plan) -> dict[LiveSequence, list[Outlook]]:
-        """Ask the learned sources about the texts that may be drafted on, all at once."""
-        able = [turn for turn in plan.drafters() if self._live[turn.sequence.request_id].may_draft]
-        chosen = able[: self._config.verifier_batch_size if plan.spare_rows else 0]
-        prospects = []
-        for turn in chosen:
-            tokens, root = turn.sequence.tokens, turn.sequence.computed
-            window = turn.sequence.table.slots(0, root) if turn.rows == 1 else None
-            prospects.append(Prospect(tokens[-_RECENT:], window))
-        found = self.drafter.foresight.outlooks(prospects, self._config.draft_block_size)
-        return dict(zip((turn.sequence for turn in chosen), found, strict=True))
-
-    def _session(self, live: Live) -> DraftSession:
-        """Return the request's session, told of everything; opens it with the first draft."""
-        if live.session is None:
-            request = live.sequence.request
-            live.session = self.drafter.open(request.tenant_id, request.prompt_ids)
-            live.told = len(request.prompt_ids)
-        self._tell(live, live.session, drafted=False)
-        return live.session
-
-    def _tell(self, live: Live, session: DraftSession, *, drafted: bool) -> None:
-        """Tell a session what was drawn since it was last told; nothing, usually, or one step's."""
-        tokens = live.sequence.tokens
-        if live.told < len(tokens):
-            session.extend(tokens[live.told :], drafted=drafted)
-            live.told = len(tokens)
-
-    def _parts(self, plan: Plan, drafts: dict[LiveSequence, Draft]) -> list[Part]:
-        parts = []
-        for turn in plan.turns:
-            tree = None
-            if turn.draws:
-                draft = drafts.get(turn.sequence)
-                tree = draft.tree if draft else bare(turn.sequence.tokens[-1])
-            parts.append(Part(turn, tree))
-        return parts
+    def _flight(self, turn: Turn) -> Flight:
+        flight = self._flights.of(turn.sequence)
+        assert flight is not None
+        return flight
 
     def _compute(
         self,
@@ -278,7 +267,7 @@ class DecodeLoop:
 
         `spent_ms` is what drafting took.
         """
-        outcome.work += [RequestWork(part.turn.sequence.request_id, part.work) for part in parts]
+        outcome.work += [self._flight(part.turn).work(part.work) for part in parts]
         rows = step_rows(parts)
         began = time.perf_counter()
         try:
@@ -301,14 +290,18 @@ class DecodeLoop:
                 self._commit(part, drafts.get(part.turn.sequence), own, outcome)
             except Exception as error:  # noqa: BLE001 -- one request's failure is not the others'
                 self._fail(part.turn, error, outcome)
-        if outcome.moves:
-            with torch.inference_mode():  # as the storage was written
-                src_slots, dst_slots = torch.tensor(outcome.moves).unbind(1)
-                self._decoder.storage.move(src_slots, dst_slots)
+        self._move(outcome.moves)
         if all(part.tree and part.turn.rows == 1 for part in parts):  # nothing but decoding
             plain_ms = self._cost.time_ms(len(parts)) * outcome.drawn / len(parts)
             outcome.drafted.plain_ms, outcome.drafted.spent_ms = plain_ms, spent_ms + verify_ms
             self._degradation.take(outcome.drafted)
+
+    def _move(self, moves: Sequence[tuple[int, int]]) -> None:
+        """Copy keys and values between slots, all at once."""
+        if moves:
+            with torch.inference_mode():  # as the storage was written
+                src_slots, dst_slots = torch.tensor(moves).unbind(1)
+                self._decoder.storage.move(src_slots, dst_slots)
 
     def _commit(
         self,
@@ -319,7 +312,7 @@ class DecodeLoop:
     ) -> None:
         """Take over one request's part of a step: its tokens, its keys, its block, its end."""
         sequence = part.turn.sequence
-        live = self._live[sequence.request_id]
+        flight = self._flight(part.turn)
         if part.tree is None:
             sequence.advance(sequence.computed + part.turn.rows)
             return
@@ -328,12 +321,12 @@ class DecodeLoop:
             sequence.tokens,
             part.tree,
             *verifier,
-            emission=live.emission,
-            processors=live.processors,
-            shaping=live.shaping,
+            hear=flight.take,
+            processors=flight.processors,
+            shaping=flight.shaping,
             probe=self._probe,
         )
-        walked, ended = verified.walked, live.emission.reason is not None
+        walked, leader = verified.walked, flight.leader
         root = len(sequence.tokens) - 1
         # The accepted path's keys lie where its nodes were scored: close the ranks.
         slots = sequence.table.slots(root, root + len(part.tree))
@@ -343,36 +336,58 @@ class DecodeLoop:
             if node != depth
         ]
         sequence.advance(root + len(walked.nodes), walked.tokens)
-        clipped = clip(part.tree, walked, ended=ended)
-        live.emission.count(clipped, len(part.tree))
+        heard = walked.first(leader.emission.uncounted)
+        clipped = clip(part.tree, heard, ended=leader.ended)
+        leader.emission.count(clipped, len(part.tree))
         outcome.drawn += len(walked.tokens)
         if draft:
-            outcome.drafted.add(Window(1, clipped.depth, walked.accepted))
-        if live.session and self._degradation.drafting:
+            outcome.drafted.add(Window(1, clipped.depth, heard.accepted))
+        if flight.session and self._degradation.drafting:
             if draft:
-                live.session.observe(draft, walked, verified.entropies)
-            self._tell(live, live.session, drafted=draft is not None)
-        if block := live.emission.block():
+                flight.session.observe(draft, walked, verified.entropies)
+            flight.tell(drafted=draft is not None)
+        self._speak(flight, outcome)
+
+    def _speak(self, flight: Flight, outcome: Outcome, *, computed: bool = True) -> None:
+        """Tell every rider what was decided, and end those whose text has ended."""
+        self._flights.unheard.pop(flight, None)
+        first, *others = flight.riders
+        self._tell(first, outcome, computed=computed)
+        for rider in others:
+            self._tell(rider, outcome, computed=computed, follows=True)
+
+    def _tell(
+        self, rider: Rider, outcome: Outcome, *, computed: bool, follows: bool = False
+    ) -> None:
+        prompt_length = len(rider.request.prompt_ids)
+        found = prompt_length if follows else rider.flight.sequence.found
+        if block := rider.emission.block(found):
             outcome.blocks.append(block)
-        if live.emission.reason is not None:
-            self._finish(live, live.emission.reason, outcome)
+            if not computed:  # a block has its work, be it none: what it took is known then
+                outcome.work.append(RequestWork(block.request_id, Work()))
+            if block.block_index == 0:
+                self._tally.begun(prompt_length)
+        if rider.emission.reason is not None:
+            self._finish(rider, rider.emission.reason, outcome)
 
     def _fail(self, turn: Turn, error: Exception, outcome: Outcome) -> None:
-        live = self._live.get(turn.sequence.request_id)
-        if live is None:
+        """End all who ride on a sequence that failed: their tokens would have been the same."""
+        flight = self._flights.of(turn.sequence)
+        if flight is None:
             return
-        self._on_failure(turn.sequence.request_id, error)
         # Only what is our own wording may be shown; anything else could hold others' data.
         known = isinstance(error, ProcessorFailed | GrammarFailed | ArithmeticError)
         detail = str(error) if known else "the engine failed in a decoding step"
-        self._finish(live, FinishReason.ERROR, outcome, detail)
+        for rider in list(flight.riders):
+            self._on_failure(rider.request.request_id, error)
+            self._finish(rider, FinishReason.ERROR, outcome, detail)
 
     def _finish(
-        self, live: Live, reason: FinishReason, outcome: Outcome, detail: str | None = None
+        self, rider: Rider, reason: FinishReason, outcome: Outcome, detail: str | None = None
     ) -> None:
-        self.scheduler.remove(live.sequence)
-        del self._live[live.sequence.request_id]
-        outcome.finishes.append(live.emission.finish(reason, detail))
+        if self._flights.leave(rider):
+            self.scheduler.remove(rider.flight.sequence)
+        outcome.finishes.append(rider.emission.finish(reason, detail))
 
 
 def _log_failure(request_id: str, error: Exception) -> None:

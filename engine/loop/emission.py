@@ -23,7 +23,7 @@ class Drawn(NamedTuple):
     logprob: float  # nats, raw
     entropy: float  # nats, raw
     accepted: bool  # it had been drafted
-    cached: bool  # by the shared draft cache alone
+    cached: bool  # by the shared draft cache, if not by it alone
     forced: bool = False  # the grammar allowed no other
     top: tuple[tuple[int, float], ...] = ()  # the likeliest tokens, raw, if they were asked for
 
@@ -75,6 +75,17 @@ class Emission:
                 self._end(FinishReason.LENGTH)
         return self.reason is not None
 
+    def follow(self, drawn: Drawn) -> bool:
+        """Take a token that another request's work drew; nothing was drafted or scored here."""
+        ends = self.take(drawn._replace(accepted=False, cached=False))
+        self._uncounted.clear()
+        return ends
+
+    @property
+    def uncounted(self) -> int:
+        """Tokens taken in the step that is under way."""
+        return len(self._uncounted)
+
     def count(self, drafted: Clipped, verified_nodes: int) -> None:
         """Share out what a step drafted and verified among the tokens it drew.
 
@@ -92,8 +103,11 @@ class Emission:
         last.verified_nodes += verified
         self._uncounted = []
 
-    def block(self) -> BlockRecord | None:
-        """Return what was decided since the last block as one; null if nothing was."""
+    def block(self, cached_prompt_tokens: int = 0) -> BlockRecord | None:
+        """Return what was decided since the last block as one; null if nothing was.
+
+        The first block says how much of the prompt was not computed.
+        """
         if not self._decided:
             return None
         drawn = [said.drawn for said in self._decided]
@@ -112,6 +126,7 @@ class Emission:
             accepted_tokens=sum(accepted),
             cached_tokens=sum(token.cached for token in drawn),
             anchor=anchor(entropies, accepted),
+            cached_prompt_tokens=0 if self.blocks else cached_prompt_tokens,
             forced=tuple(index for index, token in enumerate(drawn) if token.forced),
             alternatives=self._alternatives(drawn) if self._request.top_logprobs else (),
         )

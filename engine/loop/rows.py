@@ -11,7 +11,7 @@ Dims: k pending rows, N nodes, R rows of the step, Q rows whose logits are wante
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,10 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.graph.tree import TokenTree
+from engine.graph.tree import TokenTree, bare
 from engine.model.rows import Segment, StepRows
 from engine.records import Work
-from engine.scheduler.plan import Turn
+from engine.scheduler.plan import Plan, Turn
+from engine.scheduler.sequence import Sequence as LiveSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,21 @@ class Part:
             kv_read_tokens=sum(at + 1 for at in positions)
             + sum(positions.stop + depth for depth in depths),
         )
+
+
+def parts_of(
+    plan: Plan, trees: Mapping[LiveSequence, TokenTree], held: Set[LiveSequence]
+) -> list[Part]:
+    """Return what each planned turn computes, but for those held back; undrafted ones are bare."""
+    parts = []
+    for turn in plan.turns:
+        if turn.sequence in held:
+            continue
+        tree = None
+        if turn.draws:
+            tree = trees.get(turn.sequence) or bare(turn.sequence.tokens[-1])
+        parts.append(Part(turn, tree))
+    return parts
 
 
 def step_rows(parts: Sequence[Part]) -> StepRows:

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from engine.records import BlockRecord, DraftCounters, StepRecord
+from engine.cache.pages import PagePool
+from engine.draft.shared import SharedDrafts
+from engine.records import BlockRecord, CacheCounters, DraftCounters, StepRecord
 
 _WINDOW_NS = 10_000_000_000
 
@@ -42,17 +44,46 @@ class Tally:
     """What a loop has emitted so far."""
 
     def __init__(self) -> None:
-        self.counters = DraftCounters()
+        self.counters = DraftCounters()  # of blocks that followed no other request's
+        self.caches = CacheCounters()
         self._window: deque[tuple[int, int, int]] = deque()  # (start_ns, end_ns, tokens)
 
     def take(self, record: StepRecord) -> None:
         """Add one step."""
-        totals = counted(record.blocks)
-        self.counters = added(self.counters, totals)
-        self._window.append((record.start_ns, record.end_ns, totals.emitted_tokens))
+        blocks = record.blocks
+        self.counters = added(
+            self.counters, counted(block for block in blocks if not block.followed)
+        )
+        caches = self.caches
+        self.caches = msgspec.structs.replace(
+            caches,
+            blocks=caches.blocks + len(blocks),
+            cached_blocks=caches.cached_blocks + sum(block.cached_tokens > 0 for block in blocks),
+            followed_blocks=caches.followed_blocks + sum(block.followed for block in blocks),
+            cached_prompt_tokens=caches.cached_prompt_tokens
+            + sum(block.cached_prompt_tokens for block in blocks),
+        )
+        emitted = sum(len(block.token_ids) for block in blocks)
+        self._window.append((record.start_ns, record.end_ns, emitted))
         # The last step stays, however long it took.
         while record.end_ns - self._window[0][0] > _WINDOW_NS and len(self._window) > 1:
             self._window.popleft()
+
+    def begun(self, prompt_tokens: int) -> None:
+        """Count a request that emits for the first time."""
+        self.caches = msgspec.structs.replace(
+            self.caches, prompt_tokens=self.caches.prompt_tokens + prompt_tokens
+        )
+
+    def caches_of(self, pool: PagePool, shared: SharedDrafts) -> CacheCounters:
+        """Return the counts of reuse, with those that the caches keep themselves."""
+        return msgspec.structs.replace(
+            self.caches,
+            page_evictions=pool.evictions,
+            draft_lookups=shared.lookups,
+            draft_hits=shared.hits,
+            draft_evictions=shared.evictions,
+        )
 
     @property
     def tokens_per_s(self) -> float | None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from engine.draft.proposals import Source
 from engine.graph.acceptance import Walk, walk
 from engine.graph.tree import TokenTree
-from engine.loop.emission import Drawn, Emission
+from engine.loop.emission import Drawn
 from engine.loop.shaping import Shaping
 from engine.model.statistics import RawStatistics
 from engine.processors import LogitsProcessor, processed
@@ -48,12 +48,14 @@ def verify(
     logits: Tensor,
     statistics: Sequence[RawStatistics],
     *,
-    emission: Emission,
+    hear: Callable[[Drawn], bool],
     processors: Sequence[LogitsProcessor] = (),
     shaping: Shaping | None = None,
     probe: LogitsProbe | None = None,
 ) -> Verified:
-    """Draw along the tree until it is left or the text ends. Changes the emission and the shaping.
+    """Draw along the tree until it is left or the text ends, as `hear` says of each token.
+
+    Changes the shaping, and what `hear` changes.
 
     `logits` are the raw ones of every node, [N, V] float32 on the CPU, and `statistics` theirs;
     `text` is everything up to the root. Raises NonFiniteLogits, NothingToDraw, ProcessorFailed,
@@ -78,7 +80,7 @@ def verify(
             token = draw(row, sampling, 0.0) if processors or shaping else of_node.top
         forced = shaping.take(token) if shaping else False
         child = tree.children[node].get(token)
-        cached = child is not None and tree.origins[child] == Source.SHARED
+        cached = child is not None and bool(tree.origins[child] & Source.SHARED)
         drawn.append(
             Drawn(
                 token,
@@ -92,5 +94,5 @@ def verify(
         )
         return token
 
-    walked = walk(tree, draw_at, lambda _token: emission.take(drawn[-1]))
+    walked = walk(tree, draw_at, lambda _token: hear(drawn[-1]))
     return Verified(walked, tuple(drawn))

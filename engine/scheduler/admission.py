@@ -13,7 +13,7 @@ from engine.config import (
 )
 from engine.errors import InvalidConfig, InvalidRequest, PromptTooLong
 from engine.grammar.grammars import Grammars, GrammarState
-from engine.requests import GenerationRequest, SamplingParams
+from engine.requests import DRAFT_SCOPES, GenerationRequest, SamplingParams
 
 TOP_K_MAX = 2**31 - 1
 TOP_LOGPROBS_MAX = 20
@@ -53,6 +53,10 @@ class Limits:
                 )
         if not all(request.stop):
             raise InvalidRequest("a stop string is empty", "stop")
+        if request.draft_scope not in DRAFT_SCOPES:
+            raise InvalidRequest(
+                f"draft_scope must be one of {', '.join(DRAFT_SCOPES)}", "draft_scope"
+            )
         if not 0 <= request.top_logprobs <= min(TOP_LOGPROBS_MAX, self.vocab_size):
             raise InvalidRequest(
                 f"top_logprobs must be from 0 to {TOP_LOGPROBS_MAX}", "top_logprobs"

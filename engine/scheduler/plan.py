@@ -26,6 +26,7 @@ class Plan:
 
     turns: tuple[Turn, ...]
     spare_rows: int
+    copies: tuple[tuple[int, int], ...] = ()  # slots to copy in one move before the step, from, to
 
     def drafters(self) -> list[Turn]:
         """Return the turns that may carry a draft, those who waited longest for one first."""

@@ -3,15 +3,19 @@
 Decoding goes first, then prefill in order of arrival in chunks, then drafts in whatever rows are
 left. A sequence that is preempted gives back its pages and keeps its tokens: they are computed
 again later, and it goes on where it stopped. The youngest is preempted first, so the oldest
-always gets on and nothing starves.
+always gets on and nothing starves. What it had computed stays in the prefix tree as long as there
+is room, and it comes back only when it could be computed to its end, so that sequences don't push
+each other out in turn.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from itertools import islice
 
 from engine.cache.pages import PagePool, PagesExhausted
+from engine.cache.prefix_tree import agreement
 from engine.config import EngineConfig
 from engine.errors import EngineOverloaded
 from engine.scheduler.plan import Plan, Turn
@@ -62,7 +66,7 @@ class Scheduler:
             self._running.remove(sequence)
         else:
             self._waiting.remove(sequence)
-        sequence.table.release()
+        sequence.release()
 
     def plan(self) -> Plan:
         """Decide one step: admits, preempts and reserves slots for every row it plans."""
@@ -72,7 +76,7 @@ class Scheduler:
             if sequence in self._running and self._make_room(sequence, turns):
                 turns[sequence] = Turn(sequence, 1)
         rows -= len(turns)
-        self._admit()
+        copies = self._admit()
         for sequence in self._running:
             if rows and sequence.pending > 1:
                 count = min(sequence.pending, self._prefill_chunk, rows)
@@ -81,7 +85,7 @@ class Scheduler:
             elif rows and sequence not in turns:  # adopted all but its last token
                 turns[sequence] = Turn(sequence, 1)
                 rows -= 1
-        return Plan(tuple(turns.values()), rows)
+        return Plan(tuple(turns.values()), rows, tuple(copies))
 
     def grant(self, turn: Turn, nodes: int) -> int:
         """Reserve slots for up to `nodes` drafted nodes after a turn's rows; returns how many.
@@ -110,25 +114,47 @@ class Scheduler:
                 return True
 
     def _preempt(self, sequence: Sequence) -> None:
-        sequence.table.release()
-        sequence.computed = 0
+        sequence.release()
         self._running.remove(sequence)
         self._waiting.appendleft(sequence)
         self.preemptions += 1
 
-    def _admit(self) -> None:
+    def _admit(self) -> list[tuple[int, int]]:
         """Start waiting sequences in order, as long as all their pending tokens have pages.
 
         One page per running sequence is left over, or the next steps would preempt the newcomer.
+        Returns slots to copy.
         """
-        while self._waiting and len(self._running) < self._max_running:
-            sequence = self._waiting[0]
-            adopted = sequence.table.adopt(sequence.tokens)
-            wanted = sequence.table.pages_wanted(len(sequence.tokens))
+        copies = []
+        for sequence in list(islice(self._waiting, self._max_running - len(self._running))):
+            sequence.table.adopt(sequence.tokens)
+            if self._is_being_computed(sequence):
+                sequence.table.release()
+                continue
+            preempted = sequence.computed_once > 0
+            length = len(sequence.tokens) + (sequence.remaining if preempted else 0)
+            wanted = sequence.table.pages_wanted(length)
             if wanted + len(self._running) > self._pool.available:
                 sequence.table.release()
-                return
-            sequence.table.reserve(len(sequence.tokens))
-            sequence.computed = adopted
-            self._waiting.popleft()
+                break
+            copies += sequence.start()
+            self._waiting.remove(sequence)
             insort(self._running, sequence, key=lambda running: running.arrival)
+        return copies
+
+    def _is_being_computed(self, sequence: Sequence) -> bool:
+        """Whether another is just computing what this one would compute next.
+
+        It is worth a few steps' wait where at least half a page can be had for it.
+        """
+        table, size = sequence.table, self._pool.page_size
+        start = table.capacity
+        coming = sequence.tokens[start : min(start + size, len(sequence.tokens) - 1)]
+        least = table.lent + size // 2
+        return len(coming) >= least and any(
+            other.pending > 1
+            and other.request.tenant_id == sequence.request.tenant_id
+            and table.begins(other.table)
+            and agreement(other.tokens[start : start + size], coming) >= least
+            for other in self._running
+        )

@@ -4,6 +4,9 @@ A step costs a + sum of what each request's own work costs. For such an affine g
 value has a closed form: an equal share of the fixed cost a, plus one's own part; O(n), no
 sampling. The shares are scaled to what was metered and rounded to whole microjoules by largest
 remainder, so they sum to it exactly.
+
+Requests that rode on one another's work are one player: the work was done once, and its share is
+divided equally among those of them that are charged.
 """
 
 from __future__ import annotations
@@ -20,12 +23,13 @@ OVERHEAD = ""  # not a request's id
 
 
 class Claim(NamedTuple):
-    """What one request did in a step. Work that isn't charged is the operator's overhead."""
+    """What one request did in a step. Work that nobody pays for is the operator's overhead."""
 
     request_id: str
     work: Work
     charged: bool
     through_block: int  # last committed block of the request after this step; -1 before any
+    rode_with: str | None = None  # the request whose work it shared, having none of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +71,25 @@ def split(energy_uj: int, claims: Sequence[Claim], costs: StepCosts) -> dict[str
     """Shares of a step's energy by request id, and OVERHEAD's; they sum to it exactly.
 
     The fixed cost is shared equally by the requests that worked. Recomputation and work that is
-    not charged go to OVERHEAD, as does a step in which nothing was computed.
+    charged to nobody go to OVERHEAD, as does a step in which nothing was computed.
     """
+    payers: dict[str, list[str]] = {}
+    for claim in claims:
+        if claim.charged:
+            payers.setdefault(claim.rode_with or claim.request_id, []).append(claim.request_id)
     working = [claim for claim in claims if costs.own(claim.work) or costs.recomputed(claim.work)]
     weights = {OVERHEAD: 0}
     for claim in working:
         # Weights times the number of players, which keeps the equal share whole.
         own = costs.own(claim.work) * len(working)
         recomputed = costs.recomputed(claim.work) * len(working)
-        payer = claim.request_id if claim.charged and own else OVERHEAD
+        payer = claim.request_id if own and claim.request_id in payers else OVERHEAD
         weights[payer] = weights.get(payer, 0) + costs.fixed + own
         weights[OVERHEAD] += recomputed
-    return apportion(energy_uj, weights)
+    divided: dict[str, int] = {}
+    for name, share in apportion(energy_uj, weights).items():
+        divided |= apportion(share, dict.fromkeys(payers.get(name, [OVERHEAD]), 1))
+    return divided
 
 
 def apportion(total: int, weights: Mapping[str, int]) -> dict[str, int]:

@@ -104,9 +104,10 @@ class Batch:
 
     def _step(self, connection: Connection | None, step: StepRecord) -> None:
         works = {entry.request_id: entry.work for entry in step.work}
+        leaders = {rider: entry.request_id for entry in step.work for rider in entry.shared_with}
         withheld_before = {
             request_id
-            for request_id in works
+            for request_id in (*works, *leaders)
             if (draft := self._draft(request_id)) is None or draft.withheld is not None
         }
         counted = self.counts.of(step.engine_epoch)
@@ -129,7 +130,7 @@ class Batch:
             elif draft.finish is None:
                 draft.finish = finish
                 self._show_tail(draft)
-        self._claim(step, works, withheld_before | emptied)
+        self._claim(step, works, leaders, withheld_before | emptied)
 
     def _block(self, connection: Connection | None, block: BlockRecord, body: BlockBody) -> int:
         """Commit as much of a block as its hold covers; returns the number of tokens."""
@@ -206,13 +207,19 @@ class Batch:
         draft.blocks[-1] = (body, effect._replace(text=text))
         draft.replaced_tail = True
 
-    def _claim(self, step: StepRecord, works: dict[str, Work], uncharged: set[str]) -> None:
+    def _claim(
+        self,
+        step: StepRecord,
+        works: dict[str, Work],
+        leaders: dict[str, str],
+        uncharged: set[str],
+    ) -> None:
         claims = []
-        for request_id, work in works.items():
+        for request_id, work in (works | dict.fromkeys(leaders, NO_WORK)).items():
             draft = self._draft(request_id)
             charged = draft is not None and request_id not in uncharged
             through = -1 if draft is None else draft.meter.blocks - 1
-            claims.append(Claim(request_id, work, charged, through))
+            claims.append(Claim(request_id, work, charged, through, leaders.get(request_id)))
             if draft is not None and charged:
                 draft.charged_until_ns = step.end_ns
         self.pending.append(PendingStep(step.start_ns, step.end_ns, claims))

@@ -96,6 +96,26 @@ def test_drafting_changes_no_token_and_the_same_seed_repeats(
     assert len(outputs) == 1
 
 
+def test_a_prompt_asked_again_is_found_cached_and_answer_receipt_and_metrics_say_so(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    asked = {"prompt": "# asked by nobody before\n", "max_tokens": 8, "draft_scope": "public"}
+    with gateway.client(tenant.key) as client:
+        first, second = (
+            client.post("/generate", json=asked).raise_for_status().json() for _ in range(2)
+        )
+        metrics = client.get("/metrics").raise_for_status().text
+    assert first["output"] == second["output"]
+    assert first["usage"]["cached_input_tokens"] == 0
+    found = second["usage"]["cached_input_tokens"]
+    assert found == second["usage"]["input_tokens"] - 1
+    assert second["receipt"]["receipt"]["output"]["cached_input_tokens"] == found
+    counters = dict(
+        line.split() for line in metrics.splitlines() if line[:1] != "#" and "{" not in line
+    )
+    assert float(counters["dflash_engine_cached_prompt_tokens_total"]) >= found
+
+
 def test_engine_events_rated_lines_and_ledger_agree(gateway: Gateway, tenant: Tenant) -> None:
     with gateway.client(tenant.key) as client:
         for seed in range(5):

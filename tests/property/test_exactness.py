@@ -67,7 +67,15 @@ def pool_of_requests() -> list[GenerationRequest]:
             requests[-1] = msgspec.structs.replace(requests[-1], sampling=penalised[index % 3])
     # The same question asked again and again: the shared cache has much to say.
     return requests + [
-        request(system, 28, request_id=f"same{index}", ignore_eos=True) for index in range(6)
+        request(
+            system,
+            (28, 28, 9, 20, 28, 28)[index],
+            request_id=f"same{index}",
+            ignore_eos=index != 1,
+            stop=("ab", "q") if index == 3 else (),
+            draft_scope="public" if index > 3 else "tenant",
+        )
+        for index in range(6)
     ]
 
 

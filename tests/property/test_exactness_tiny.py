@@ -81,7 +81,8 @@ def requests() -> list[GenerationRequest]:
             a_request(prompt, 80, request_id=f"json{index}", sampling=sampling, json_schema=SCHEMA)
         )
     return found + [
-        a_request(system, 30, request_id=f"same{index}", ignore_eos=True) for index in range(4)
+        a_request(system, 30 - 4 * index, request_id=f"same{index}", ignore_eos=True)
+        for index in range(4)
     ]
 
 

@@ -14,6 +14,7 @@ from engine_sequences import request
 from engine_toy import VOCAB, ToyDecoder, ToyVocabulary, toy_logits
 from torch import Tensor
 
+from engine.cache.pages import PageLeak
 from engine.config import EngineConfig
 from engine.errors import EngineOverloaded, InvalidRequest
 from engine.loop.cost import StepCost
@@ -35,7 +36,7 @@ class Rig:
     cost: StepCost | None = None
 
     def loop(self, slots: int | None = None, **changes: object) -> DecodeLoop:
-        config = msgspec.structs.replace(EngineConfig(), **changes)
+        config = msgspec.structs.replace(EngineConfig(single_flight=False), **changes)
         loop = loop_on(self.decoder, ToyVocabulary(), VOCAB, config, self.heard, slots, self.cost)
         loop._on_failure = lambda _, error: self.failures.append(error)
         return loop
@@ -152,7 +153,7 @@ def test_recomputation_after_a_preemption_is_counted_apart_and_emits_no_block(ri
     """Given two requests that start together and cannot both go on."""
     loop = rig.loop(slots=64, draft=False, prefill_chunk=8)
     for name in ("old", "young"):
-        loop.submit(request([*PROMPT, ord(name[0]) % 20], 30, request_id=name, ignore_eos=True))
+        loop.submit(request([ord(name[0]) % 20, *PROMPT], 30, request_id=name, ignore_eos=True))
     rig.finish(loop)
     assert loop.scheduler.preemptions > 0
     works = [part for step in rig.heard.steps for part in step.work]
@@ -293,6 +294,16 @@ def test_stats_are_null_rather_than_zero_before_anything_was_decoded(rig: Rig) -
     assert after.emitted_tokens_per_s is not None
     assert after.emitted_tokens_per_s > 0
     assert after.pages_free + after.pages_used + after.pages_cached == 512 // 16
+
+
+def test_a_page_that_nobody_gives_back_is_found_when_the_loop_is_idle(rig: Rig) -> None:
+    loop = rig.loop()
+    loop.submit(request(PROMPT, 5))
+    rig.finish(loop)
+    loop.check()
+    loop.pool.take(1)
+    with pytest.raises(PageLeak, match="1 pages are used, and nothing runs"):
+        loop.check()
 
 
 def test_an_abandoned_loop_gives_everybody_a_finish_record(rig: Rig) -> None:

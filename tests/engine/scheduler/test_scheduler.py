@@ -83,6 +83,22 @@ def test_the_youngest_makes_room_and_comes_back_where_it_stopped() -> None:
     pool.check()
 
 
+def test_who_was_preempted_comes_back_only_when_it_could_be_computed_to_its_end() -> None:
+    pool = PagePool(6, 4)
+    scheduler = Scheduler(EngineConfig(), pool)
+    old, young = sequence(pool, 0, 8, max_tokens=12), sequence(pool, 1, 6, max_tokens=14)
+    scheduler.submit(old)
+    scheduler.submit(young)
+    while scheduler.running == 2 or not scheduler.preemptions:
+        carry_out(scheduler.plan())
+    while old.remaining > 1:
+        carry_out(scheduler.plan())
+        assert scheduler.waiting == 1
+    scheduler.remove(old)
+    carry_out(scheduler.plan())
+    assert (scheduler.running, scheduler.preemptions) == (1, 1)
+
+
 def test_the_queue_is_bounded() -> None:
     pool = PagePool(8, 4)
     scheduler = Scheduler(EngineConfig(max_running=1, max_waiting=1), pool)

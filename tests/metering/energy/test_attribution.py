@@ -21,8 +21,8 @@ from metering.energy.attribution import (
 COSTS = StepCosts(fixed=60, prefill_token=10, verified_node=5, kv_read=1)
 
 
-def claim(name: str, work: Work, *, charged: bool = True) -> Claim:
-    return Claim(name, work, charged, 0)
+def claim(name: str, work: Work, *, charged: bool = True, rode_with: str | None = None) -> Claim:
+    return Claim(name, work, charged, 0, rode_with)
 
 
 def shapley(works: dict[str, Work], costs: StepCosts) -> dict[str, Fraction]:
@@ -91,6 +91,28 @@ def test_work_that_is_not_charged_is_overhead() -> None:
         claim("here", Work(verified_nodes=4)),
     ]
     assert split(10, claims, COSTS) == {"here": 5, OVERHEAD: 5}
+
+
+def test_work_that_was_done_for_several_is_one_players_and_theirs_in_equal_parts() -> None:
+    riders = [claim(name, Work(), rode_with="lead") for name in ("one", "two")]
+    claims = [claim("lead", Work(verified_nodes=4)), *riders, claim("b", Work(verified_nodes=4))]
+    assert split(600, claims, COSTS) == {"lead": 100, "one": 100, "two": 100, "b": 300}
+
+
+def test_who_leads_and_leaves_takes_no_work_out_of_what_the_others_pay() -> None:
+    """Given leaders and followers whose blocks of the step were withheld."""
+    for charged in itertools.product([False, True], repeat=3):
+        names = dict(zip(("lead", "one", "two"), charged, strict=True))
+        claims = [
+            claim("lead", Work(verified_nodes=4), charged=names["lead"]),
+            claim("one", Work(), charged=names["one"], rode_with="lead"),
+            claim("two", Work(), charged=names["two"], rode_with="lead"),
+        ]
+        shares = split(600, claims, COSTS)
+        payers = [name for name, pays in names.items() if pays]
+        assert {name: share for name, share in shares.items() if share} == (
+            {name: 600 // len(payers) for name in payers} if payers else {OVERHEAD: 600}
+        )
 
 
 def test_a_step_without_work_is_overhead() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from metering_cases import (
     INFO,
@@ -16,7 +17,7 @@ from metering_cases import (
 )
 from sqlalchemy import Engine, func, select
 
-from engine.records import FinishReason, Work
+from engine.records import FinishReason, RequestWork, Work
 from metering import clock, event_log
 from metering.bodies import EnergyBody
 from metering.database import snapshot
@@ -90,6 +91,27 @@ def test_requests_idle_and_overhead_make_up_the_meter(database: Engine) -> None:
         "idle": 600,
         "overhead": 100,
     }
+
+
+def test_those_who_ride_along_pay_for_the_work_with_whom_they_ride(database: Engine) -> None:
+    """Given a leader that is cancelled: what is computed from then on is the follower's alone."""
+    source = ScriptedSource()
+    with recorder_rig(database, meter=scripted_meter(source)) as rig:
+        rig.track("req_1", "req_2")
+        source.reading = Reading(1000, 1000, 0)
+        shared = (RequestWork("req_1", ONE_NODE, ("req_2",)),)
+        both = [block(0, "a"), block(0, "a", request_id="req_2")]
+        first = msgspec.structs.replace(step(0, *both, start_ns=0, end_ns=400), work=shared)
+        rig.recorder.on_steps([first])
+        rig.recorder.cancel("req_1")
+        both = [block(1, "b"), block(1, "b", request_id="req_2")]
+        ends = [finish("req_1", FinishReason.CANCELLED, blocks=2), finish("req_2", blocks=2)]
+        second = step(1, *both, finishes=ends, start_ns=400, end_ns=1000)
+        rig.recorder.on_steps([msgspec.structs.replace(second, work=shared)])
+        left, stayed = rig.sink.wait_for("req_1"), rig.sink.wait_for("req_2")
+    assert (left.blocks, left.energy.energy_uj) == (1, 200)
+    assert (stayed.blocks, stayed.energy.energy_uj) == (2, 800)
+    assert stored_parts(database) == {"meter": 1000, "requests": 1000}
 
 
 def test_the_end_waits_for_a_coarse_counter_to_move(sqlite_database: Engine) -> None:
