@@ -61,13 +61,16 @@ class Auditor:
 
         engine = document["engine"] or {"backend": None, "thread_count": None}
         name = self._model or document["model"]["name"]
-        set_up = (name, engine["backend"], engine["thread_count"])
+        scaling = float(engine.get("rope_scaling_factor", 1))
+        set_up = (name, engine["backend"], engine["thread_count"], scaling)
         if self._replayer is None or set_up != self._set_up:
             config = Settings.read(home=self._home).engine_config()
             if (backend := engine["backend"]) is not None:
                 portable = backend in receipt_audit.PORTABLE_BACKENDS
                 threads = 1 if portable else engine["thread_count"]
-                config = msgspec.structs.replace(config, backend=backend, threads=threads)
+                config = msgspec.structs.replace(
+                    config, backend=backend, threads=threads, rope_scaling_factor=scaling
+                )
             self._replayer = Replayer.open(resolve(self._home, name), config)
             self._set_up = set_up
         return self._replayer

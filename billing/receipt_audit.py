@@ -146,6 +146,9 @@ Figure = tuple[str, object, object]
 def _same_arithmetic(receipt_engine: Mapping[str, Any] | None, engine: EngineInfo) -> bool:
     if receipt_engine is None or not (engine.batch_invariant and receipt_engine["batch_invariant"]):
         return False
+    scaling = receipt_engine.get("rope_scaling_factor", "1")
+    if float(scaling) != engine.rope_scaling_factor:
+        raise CannotAudit(f"positions were scaled by {scaling}, here by other than that")
     same = ["backend"]
     if engine.backend not in PORTABLE_BACKENDS:
         same += ["device", "instruction_set", "thread_count"]

@@ -13,7 +13,7 @@ from billing_cases import summary
 from sqlalchemy import Engine, update
 
 from api import limits, projects
-from api.admission import Admission, Admitted, Replay
+from api.admission import Admission, Replay
 from api.errors import Conflict, InvalidParameter, RateLimited
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order
@@ -73,8 +73,8 @@ class Door:
         admitted = self.admission.admit(principal, order, key)
         if isinstance(admitted, Replay):
             return admitted.request_id
-        assert isinstance(admitted, Admitted)
-        return admitted.usage.id
+        (one,) = admitted
+        return one.usage.id
 
     def end(self, request_id: str, at_us: int, *, joules: int = 1) -> None:
         with transaction(self.database) as connection:

@@ -108,6 +108,7 @@ def test_a_receipt_says_what_was_generated_how_surely_and_for_how_many_joules(
         "instruction_set": "AVX2",
         "thread_count": 2,
         "batch_invariant": True,
+        "rope_scaling_factor": "1",
     }
     assert receipt["drafting"]["draft_hit_rate"] == "0.5000"
     assert receipt["tariff"]["sha256"] == document_sha256(TERMS)

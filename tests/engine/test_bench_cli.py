@@ -71,7 +71,7 @@ def test_a_stress_run_ends_in_a_verdict(home: Path, tmp_path: Path) -> None:
     )
     document = json.loads(output.read_text())
     for verdict in document["stress"].values():
-        assert verdict["requests"] >= 4
+        assert verdict["requests"] >= 1
         assert verdict["errors"] == verdict["garbled"] == 0
         assert verdict["gap_ms_p99"] >= verdict["gap_ms_median"] > 0
     # The pace is the machine's: only here may a run fail.

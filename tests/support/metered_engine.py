@@ -13,7 +13,7 @@ from metering_cases import Sink
 from sqlalchemy import Engine as Database
 
 from api import keys
-from api.admission import Admission, Admitted
+from api.admission import Admission, Replay
 from api.inference.orders import Order
 from api.roles import Principal
 from billing.gate import HoldGate
@@ -59,10 +59,11 @@ class MeteredEngine:
             tags=None,
         )
         admitted = self.admission.admit(self.principal, order, None)
-        assert isinstance(admitted, Admitted)
-        self.recorder.track(admitted.usage)
-        self.engine.submit(admitted.generation)
-        return admitted.usage.id
+        assert not isinstance(admitted, Replay)
+        (one,) = admitted
+        self.recorder.track(one.usage)
+        self.engine.submit(one.generation)
+        return one.usage.id
 
 
 @contextmanager
