@@ -34,7 +34,7 @@ run: $(VENV)/.installed
 test: export OMP_WAIT_POLICY := PASSIVE
 test: $(VENV)/.installed-dev chromium
 	$(BIN)/dflash pull $(MODEL)
-	$(BIN)/pytest -n logical --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -198,11 +198,14 @@ def bench_main() -> None:
 
 def _context(home: Path | None, database_url: str | None) -> object:
     # Imported here, because --help and --version need no settings.
+    import structlog
     from pydantic import ValidationError
 
     from api.settings import Settings
     from metering.cli_context import CliContext
 
+    # Standard output is for results, which others parse; `dflash serve` has a format of its own.
+    structlog.configure(logger_factory=lambda *_names: structlog.PrintLogger(sys.stderr))
     try:
         settings = Settings.read(home=home, database_url=database_url)
     except ValidationError as error:

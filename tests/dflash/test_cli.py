@@ -127,3 +127,27 @@ def test_an_error_becomes_one_line(error: Exception, line: str) -> None:
     described = describe(error)
     assert described.startswith(line)
     assert "\n" not in described
+
+
+def test_what_is_logged_never_mixes_with_what_is_printed(tmp_path: Path) -> None:
+    logging_command = """
+import structlog
+from dflash import cli
+
+@cli.cli.command("shout")
+def shout():
+    structlog.get_logger().warning("something.happened")
+    print("{}")
+
+cli.COMMANDS.clear()
+cli.Contents.get_command = lambda self, ctx, name: shout
+cli.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", logging_command, "--home", str(tmp_path), "shout"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "{}\n"
+    assert "something.happened" in done.stderr
