@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import uuid_utils
 from sqlalchemy import Connection, Row, and_, insert, or_, select, update
 
-from api.errors import InvalidParameter, NotFound, TenantSuspended, Unsupported
+from api.errors import InvalidParameter, NotFound, Unsupported
 from metering import clock
 from metering.tables import tenants
 
@@ -118,14 +118,6 @@ def require(connection: Connection, tenant_id: str) -> Tenant:
     tenant = find(connection, tenant_id)
     if tenant is None:
         raise NotFound(f"no tenant {tenant_id}")
-    return tenant
-
-
-def require_active(connection: Connection, tenant_id: str) -> Tenant:
-    """A tenant that may spend. Raises NotFound or TenantSuspended."""
-    tenant = require(connection, tenant_id)
-    if tenant.suspended:
-        raise TenantSuspended("this tenant is suspended; its records can still be read")
     return tenant
 
 

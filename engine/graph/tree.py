@@ -9,9 +9,6 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from engine.graph.lattice import ROOT, Lattice
 
 
@@ -47,13 +44,6 @@ class TokenTree:
     def paths(self) -> list[list[int]]:
         """Return every root-to-leaf path."""
         return [self.path(node) for node in range(len(self)) if not self.children[node]]
-
-    def ancestor_mask(self) -> NDArray[np.bool_]:
-        """Return [N, N] bool: row i may see column j, that is, j lies on i's path."""
-        mask = np.eye(len(self), dtype=np.bool_)
-        for node in range(1, len(self)):
-            mask[node] |= mask[self.parents[node]]
-        return mask
 
 
 def bare(root_token: int) -> TokenTree:

@@ -12,9 +12,9 @@ from api_cases import NOW_US, HeldClock, House, make_house
 from billing_cases import summary
 from sqlalchemy import Engine, update
 
-from api import limits, projects
+from api import limits, projects, tenants
 from api.admission import Admission, Replay
-from api.errors import Conflict, InvalidParameter, RateLimited
+from api.errors import Conflict, InvalidParameter, RateLimited, TenantSuspended
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order
 from api.limits import Limits
@@ -218,3 +218,13 @@ def test_an_erased_answer_is_not_replayed_as_an_empty_one(door: Door) -> None:
         connection.execute(update(requests).values(prompt=None, output=None))
     with pytest.raises(Conflict):
         door.admit(key=key)
+
+
+def test_a_suspended_tenant_is_let_in_again_only_when_it_is_taken_back(door: Door) -> None:
+    for suspended in (True, False):
+        with transaction(door.database) as connection:
+            tenants.suspend(connection, door.house.tenant_id, suspended=suspended)
+        if suspended:
+            with pytest.raises(TenantSuspended):
+                door.admit()
+    door.admit()

@@ -5,7 +5,7 @@ from api_cases import HeldClock
 from sqlalchemy import Engine
 
 from api import tenants
-from api.errors import InvalidParameter, NotFound, TenantSuspended, Unsupported
+from api.errors import InvalidParameter, NotFound, Unsupported
 from api.tenants import Tenant
 from metering.database import snapshot, transaction
 
@@ -19,7 +19,7 @@ def test_a_tenant_is_read_back_as_it_was_created(database: Engine, held_clock: H
     tenant = create(database, currency="EUR", time_zone="Europe/Berlin", review_opt_in=True)
     assert tenant.created_at_us == held_clock.now_us
     with snapshot(database) as connection:
-        assert tenants.require_active(connection, tenant.id) == tenant
+        assert tenants.require(connection, tenant.id) == tenant
 
 
 @pytest.mark.parametrize(
@@ -64,15 +64,13 @@ def test_only_what_is_given_changes(sqlite_database: Engine) -> None:
         tenants.change(connection, "ten_nobody", name="x")
 
 
-def test_a_suspended_tenant_exists_but_may_not_spend(sqlite_database: Engine) -> None:
+def test_a_suspended_tenant_exists_and_can_be_taken_back(sqlite_database: Engine) -> None:
     tenant = create(sqlite_database)
     with transaction(sqlite_database) as connection:
         tenants.suspend(connection, tenant.id)
         assert tenants.require(connection, tenant.id).suspended
-        with pytest.raises(TenantSuspended):
-            tenants.require_active(connection, tenant.id)
         tenants.suspend(connection, tenant.id, suspended=False)
-        assert tenants.require_active(connection, tenant.id) == tenant
+        assert tenants.require(connection, tenant.id) == tenant
         with pytest.raises(NotFound):
             tenants.suspend(connection, "ten_nobody")
 
