@@ -64,7 +64,9 @@ def stated(evidence: Evidence) -> dict[str, Any]:
     if evidence.receipt is None:
         raise CannotAudit(f"{request.id} has no receipt")
     if request.prompt is None:
-        raise CannotAudit(f"the content of {request.id} was erased: it can't be generated again")
+        raise CannotAudit(
+            f"the prompt of {request.id} is not kept: it was erased, or another engine had it"
+        )
     document: dict[str, Any] = json.loads(evidence.receipt.document)
     return document
 
