@@ -37,8 +37,9 @@ void Runtime::reserve(int64_t rows, int64_t scores, int64_t heads_dim, int64_t p
     const int64_t sizes[] = {(room_[0] + 2 * kTile) * kTile * 2 * 4,  // channels
                              32 * 512,                                // unpacked
                              room_[1] * 4,                            // scores
-                             room_[2] * kTile * 4,                    // weights
-                             room_[2] * kTile * 4,                    // values
+                             room_[2] * kTile * 2,                    // weights
+                             room_[2] * kTile * 2,                    // values
+                             room_[2] * kTile,                        // rounding
                              (room_[2] + kTile) * kUnitRows * 4,      // mixing
                              room_[3]};                               // page
     size_t bytes = 0;
@@ -53,8 +54,9 @@ void Runtime::reserve(int64_t rows, int64_t scores, int64_t heads_dim, int64_t p
     s.channels = reinterpret_cast<float*>(next());
     s.unpacked = next();
     s.scores = reinterpret_cast<float*>(next());
-    s.weights = reinterpret_cast<float*>(next());
-    s.values = reinterpret_cast<float*>(next());
+    s.weights = reinterpret_cast<int16_t*>(next());
+    s.values = reinterpret_cast<int16_t*>(next());
+    s.rounding = reinterpret_cast<float*>(next());
     s.mixing = reinterpret_cast<float*>(next());
     s.page = next();
   }

@@ -33,6 +33,28 @@ class Walk {
       const int end = begin + at_once < units ? begin + at_once : units;
       for (int unit = begin; unit < end; ++unit) work(unit);
     }
+    meet(kind);
+  }
+
+  // Takes each unit before the one in front of it is worked on, which learns what follows: -1 if
+  // nothing does.
+  template <class Work>
+  void foreseeing_phase(int kind, int units, Work&& work) {
+    std::atomic<int>& next = runtime_.counters[index_++].next;
+    const auto taken = [&] {
+      const int unit = next.fetch_add(1, std::memory_order_relaxed);
+      return unit < units ? unit : -1;
+    };
+    for (int unit = taken(); unit >= 0;) {
+      const int following = taken();
+      work(unit, following);
+      unit = following;
+    }
+    meet(kind);
+  }
+
+ private:
+  void meet(int kind) {
     runtime_.pool.meet();
     if (!spent_us_) return;
     const auto now = std::chrono::steady_clock::now();
@@ -40,7 +62,6 @@ class Walk {
     since_ = now;
   }
 
- private:
   Runtime& runtime_;
   double* spent_us_;
   unsigned control_;
@@ -58,7 +79,6 @@ void Engine::run() {
   const int64_t all = int64_t(model.heads + 2 * model.kv_heads) * model.head_dim;
   const int threads = runtime.pool.size();
   const int rows_at_once = (s.rows + 2 * threads - 1) / (2 * threads);
-  const int units_at_once = s.units > 8 * threads ? 3 : 1;
   runtime.reserve_phases(size_t(model.layers) * kPhasesOfLayer + 3);
   runtime.pool.run([&](int thread) {
     Walk walk(runtime, timed && thread == 0 ? phase_us.data() : nullptr);
@@ -76,8 +96,7 @@ void Engine::run() {
       walk.phase(1, s.rows, rows_at_once, [&](int r) { k.norm_row(s, w.attention_norm, r); });
       project(2, *w.qkv, s.in_hidden, s.rows, s.qkv, all, false, 4);
       walk.phase(3, s.rows, rows_at_once, [&](int r) { k.place(s, l, r); });
-      walk.phase(4, s.units, units_at_once,
-                 [&](int u) { k.attend(s, l, u, u + 1 < s.units ? u + 1 : -1, scratch); });
+      walk.foreseeing_phase(4, s.units, [&](int u, int next) { k.attend(s, l, u, next, scratch); });
       walk.phase(5, s.rows, rows_at_once,
                  [&](int r) { k.quantise(s.mixed + int64_t(r) * inner, inner, s.in_mixed, r); });
       project(6, *w.output, s.in_mixed, s.rows, s.hidden, hidden, true, 4);
@@ -112,20 +131,24 @@ void Engine::move(const int64_t* from, const int64_t* to, int count) {
   for (int64_t plane = 0; plane < int64_t(m.layers) * m.kv_heads; ++plane) {
     uint8_t* base = m.pool + plane * m.pages * m.page_bytes;
     uint8_t* h = held.data();
+    const auto page_of = [&](int64_t slot) { return base + slot / kTile * m.page_bytes; };
     const auto each_part = [&](int64_t slot, auto&& part) {
-      uint8_t* page = base + slot / kTile * m.page_bytes;
+      uint8_t* page = page_of(slot);
       const int lane = int(slot % kTile);
       for (int i = 0; i < dim / 4; ++i) part(page + (i * kTile + lane) * 4, 4);
       for (int g = 0; g < groups; ++g) part(page + key_scales + (g * kTile + lane) * 4, 4);
-      part(page + values + lane * dim, dim);
       for (int g = 0; g < groups; ++g) part(page + value_scales + (g * kTile + lane) * 4, 4);
     };
     // everything is read before anything is written
-    for (int i = 0; i < count; ++i)
+    for (int i = 0; i < count; ++i, h += dim) {
       each_part(from[i], [&](uint8_t* p, int n) { std::memcpy(h, p, n), h += n; });
+      take_values(page_of(from[i]) + values, int(from[i] % kTile), dim, h);
+    }
     h = held.data();
-    for (int i = 0; i < count; ++i)
+    for (int i = 0; i < count; ++i, h += dim) {
       each_part(to[i], [&](uint8_t* p, int n) { std::memcpy(p, h, n), h += n; });
+      put_values(page_of(to[i]) + values, int(to[i] % kTile), dim, h);
+    }
   }
 }
 
