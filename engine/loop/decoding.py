@@ -83,6 +83,7 @@ class DecodeLoop:
         self._probe = probe
         self._on_failure = on_failure or _log_failure
         self._cost = cost or StepCost()
+        self._profiled = cost.curve if cost else ()
         self._flights = Flights()
         self._proposer = Proposer(config, self.drafter, self.scheduler, self._flights, self._cost)
         self._arrivals = 0
@@ -197,7 +198,7 @@ class DecodeLoop:
             draft_alert=degradation.alert,
             window_hit_rate=judged.hit_rate if judged else None,
             window_speedup=judged.speedup if judged else None,
-            step_cost_ms=self._cost.curve,
+            step_cost_ms=self._profiled,
         )
 
     def _end_the_overdue(self, now_ns: int, outcome: Outcome) -> None:

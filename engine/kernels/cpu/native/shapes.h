@@ -83,6 +83,7 @@ struct Step {
   float* tap_out;    // [taps, R, H]
   float* logit_out;  // [Q, vocab]
   float* hidden;     // [R, H]
+  float* wanted_hidden;  // [Q, H] of the last layer
   float* qkv;        // [R, (heads + 2 kv heads) * D]
   float* mixed;      // [R, heads * D]
   float* activated;  // [R, I]

@@ -72,7 +72,7 @@ class Walk {
 }  // namespace
 
 void Engine::run() {
-  constexpr int kPhasesOfLayer = 11;
+  constexpr int kPhasesOfLayer = 12;
   const Step& s = step;
   const Kernels& k = *runtime.kernels;
   const int hidden = model.hidden, inner = model.heads * model.head_dim, between = model.intermediate;
@@ -96,17 +96,27 @@ void Engine::run() {
       walk.phase(1, s.rows, rows_at_once, [&](int r) { k.norm_row(s, w.attention_norm, r); });
       project(2, *w.qkv, s.in_hidden, s.rows, s.qkv, all, false, 4);
       walk.phase(3, s.rows, rows_at_once, [&](int r) { k.place(s, l, r); });
-      walk.foreseeing_phase(4, s.units, [&](int u, int next) { k.attend(s, l, u, next, scratch); });
-      walk.phase(5, s.rows, rows_at_once,
-                 [&](int r) { k.quantise(s.mixed + int64_t(r) * inner, inner, s.in_mixed, r); });
-      project(6, *w.output, s.in_mixed, s.rows, s.hidden, hidden, true, 4);
-      walk.phase(7, s.rows, rows_at_once, [&](int r) { k.norm_row(s, w.mlp_norm, r); });
-      walk.phase(8, w.gate_up->tiles / 2, 4, [&](int tile) {
-        k.swiglu(*w.gate_up, s.in_hidden, s.rows, tile, s.activated, between, scratch);
+      // from here on, the last layer's other rows are of no use to anybody
+      const bool narrow = wanted.rows < s.rows && l == model.layers - 1;
+      const Step& c = narrow ? wanted : s;
+      if (narrow)
+        walk.phase(0, c.rows, rows_at_once, [&](int i) {
+          std::memcpy(c.hidden + int64_t(i) * hidden, s.hidden + s.logit_rows[i] * hidden,
+                      hidden * sizeof(float));
+        });
+      walk.foreseeing_phase(4, c.units, [&](int u, int next) { k.attend(c, l, u, next, scratch); });
+      walk.phase(5, c.rows, rows_at_once, [&](int r) {
+        const int64_t row = narrow ? s.logit_rows[r] : r;
+        k.quantise(s.mixed + row * inner, inner, s.in_mixed, r);
       });
-      walk.phase(9, s.rows, rows_at_once,
+      project(6, *w.output, s.in_mixed, c.rows, c.hidden, hidden, true, 4);
+      walk.phase(7, c.rows, rows_at_once, [&](int r) { k.norm_row(c, w.mlp_norm, r); });
+      walk.phase(8, w.gate_up->tiles / 2, 4, [&](int tile) {
+        k.swiglu(*w.gate_up, s.in_hidden, c.rows, tile, s.activated, between, scratch);
+      });
+      walk.phase(9, c.rows, rows_at_once,
                  [&](int r) { k.quantise(s.activated + int64_t(r) * between, between, s.in_inner, r); });
-      project(10, *w.down, s.in_inner, s.rows, s.hidden, hidden, true, 2);
+      project(10, *w.down, s.in_inner, c.rows, c.hidden, hidden, true, 2);
       if (tap < s.taps && s.tap_layers[tap] == l) {
         walk.phase(11, s.rows, rows_at_once, [&](int r) {
           std::memcpy(s.tap_out + (int64_t(tap) * s.rows + r) * hidden,
@@ -116,7 +126,7 @@ void Engine::run() {
       }
     }
     if (s.logits) {
-      walk.phase(12, s.logits, rows_at_once, [&](int i) { k.norm_logits(s, i); });
+      walk.phase(12, s.logits, rows_at_once, [&](int i) { k.norm_logits(wanted, i); });
       project(13, *model.head, s.in_final, s.logits, s.logit_out, model.vocab, false, 8);
     }
   });
