@@ -192,17 +192,19 @@ class TwinModel:
             values = torch.nn.functional.pad(values, (0, 0, 0, 0, 0, padding))
             value_scales = torch.nn.functional.pad(value_scales, (0, 0, 0, padding))
             # a tile's weights times scales, in 15 bits of its largest scale
-            tile_scales = value_scales.unflatten(1, (-1, LANES))  # [A, T, 16, g]
+            tile_scales = value_scales.view(
+                len(value_scales), -1, LANES, value_scales.shape[2]
+            )  # [A, T, 16, g]
             top = tile_scales.amax(2)
             inverse = torch.where(top > 0, top.new_tensor(32767.0) / top, 0.0)
             factors = tile_scales * inverse[:, :, None]
-            tile_weights = weights.unflatten(2, (-1, LANES))  # [A, share, T, 16]
+            tile_weights = weights.view(*weights.shape[:2], -1, LANES)  # [A, share, T, 16]
             rounded = torch.round(tile_weights[..., None] * factors[:, None])
             # whole numbers beyond 2^24: exact in double precision
             sums = torch.einsum(
                 "ahtlg,atlgd->ahtgd",
                 rounded.double(),
-                values.unflatten(1, (-1, LANES)).double(),
+                values.view(len(values), -1, LANES, *values.shape[2:]).double(),
             )
             units = top / 32767.0
             result = torch.zeros(*sums.shape[:2], *sums.shape[3:])
