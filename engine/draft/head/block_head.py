@@ -72,7 +72,7 @@ class BlockHead:
     ) -> list[list[Foreseen]]:
         """Draft behind each root token; `windows` are the slots of what was committed before it."""
         shape = self.shape
-        count, width = len(roots), shape.window if shape.layers else 1
+        count, width = len(roots), shape.window if shape.attends else 1
         slots = np.zeros((count, width), np.int64)
         visible = np.zeros((count, width), np.bool_)
         for at, committed in enumerate(windows):
@@ -83,12 +83,12 @@ class BlockHead:
         at_slots, shown = torch.from_numpy(slots), torch.from_numpy(visible)
         last = self._fused[at_slots[:, -1]].float() * shown[:, -1:]
         window = self._injected[at_slots].float()
-        hidden = self._network.slots(self._embed(roots), last, window, shown)
         depths = min(depth_limit, shape.slots)
-        logits = self._network.logits(hidden[:, :depths].flatten(0, 1)).view(count, depths, -1)
-        return self._unfold(roots, logits)
+        hidden = self._network.slots(self._embed(roots), last, window, shown)[:, :depths]
+        logits = self._network.logits(hidden.flatten(0, 1)).view(count, depths, -1)
+        return self._unfold(roots, hidden, logits)
 
-    def _unfold(self, roots: Sequence[int], logits: Tensor) -> list[list[Foreseen]]:
+    def _unfold(self, roots: Sequence[int], hidden: Tensor, logits: Tensor) -> list[list[Foreseen]]:
         """Score successors depth by depth, of the likeliest tokens only."""
         found: list[list[Foreseen]] = [[] for _ in roots]
         unknown = len(self._token_ids)
@@ -97,14 +97,15 @@ class BlockHead:
         for depth in range(1, logits.shape[1] + 1):
             places = torch.tensor([place for _, _, place, _ in beam])
             drafts = torch.tensor([at for at, _, _, _ in beam])
-            scores = logits[drafts, depth - 1] + self._network.succession(places)
+            own = hidden[drafts, depth - 1]
+            scores = logits[drafts, depth - 1] + self._network.succession(own, places)
             top, chosen = scores.topk(_WIDTH, dim=1)
             probabilities = (top - scores.logsumexp(1, keepdim=True)).exp().tolist()
             grown: list[list[tuple[int, int, int, float]]] = [[] for _ in roots]
-            for (at, token, _, joint), own, likely in zip(
+            for (at, token, _, joint), found_places, likely in zip(
                 beam, chosen.tolist(), probabilities, strict=True
             ):
-                for place, probability in zip(own, likely, strict=True):
+                for place, probability in zip(found_places, likely, strict=True):
                     if joint * probability >= _FLOOR:
                         successor = self._token_ids[place]
                         found[at].append(Foreseen(depth, token, successor, probability))

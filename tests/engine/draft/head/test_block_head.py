@@ -32,7 +32,14 @@ def model(request: pytest.FixtureRequest, path: Path) -> OpenModel:
 
 
 @pytest.fixture(
-    params=[{}, {"layers": 0}, {"layers": 2}, {"groups": 3, "rank": 96, "intermediate": 96}],
+    params=[
+        {},
+        {"layers": 0},
+        {"layers": 2},
+        {"window": 0},
+        {"groups": 3, "rank": 96, "intermediate": 96},
+        {"window": 0, "groups": 3, "rank": 96, "intermediate": 96},
+    ],
     ids=str,
 )
 def head(request: pytest.FixtureRequest, model: OpenModel, path: Path) -> BlockHead:
@@ -79,8 +86,8 @@ def test_features_go_where_their_slots_go(head: BlockHead) -> None:
 
 
 def test_only_the_window_counts(head: BlockHead) -> None:
-    near = np.arange(30, 30 + head.shape.window)
+    near = np.arange(30, 30 + max(head.shape.window, 2))
     (edges,) = head.foresee([9], [near], 3)
     assert head.foresee([9], [np.concatenate([np.arange(10), near])], 3) == [edges]
-    # without layers only the last token's features are looked at
-    assert (head.foresee([9], [near[1:]], 3) == [edges]) == (head.shape.layers == 0)
+    # where nothing attends only the last token's features are looked at
+    assert (head.foresee([9], [near[1:]], 3) == [edges]) == (not head.shape.attends)
