@@ -19,3 +19,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         help="How often tests/flow/test_rolling_crashes.py kills each gateway; by default a few.",
     )
+    parser.addoption(
+        "--examples",
+        type=int,
+        help="How many runs tests/property/test_ledger.py makes on each database.",
+    )
