@@ -28,7 +28,7 @@ from dashboards.charts import (
     stack,
 )
 from dashboards.injected import ADesk, AHost
-from dashboards.ranges import DateRange, local_day
+from dashboards.ranges import DateRange
 from dashboards.rendering import page, tenths
 from dashboards.sessions import PageRequest
 from metering import clock
@@ -36,6 +36,7 @@ from metering import queries as metering_queries
 from metering.confidence import tier
 from metering.database import snapshot
 from metering.events import ConfidenceTier, EnergyClass
+from metering.local_days import day_of
 from metering.queries import Bucket, ScoreBin, UsageBucket
 
 LATEST = 8
@@ -199,7 +200,7 @@ def energy_chart(usage: Iterable[UsageBucket], days: DateRange) -> Chart:
     """Joules of each day, the classes side by side."""
     categories = tuple(day.isoformat() for day in days.days())
     rows = [
-        (local_day(bucket.start_us, days.zone).isoformat(), share.energy_class, share.shown_uj)
+        (day_of(bucket.start_us, days.zone).isoformat(), share.energy_class, share.shown_uj)
         for bucket in usage
         for share in bucket.energy
     ]
