@@ -14,7 +14,7 @@ from billing.payments.provider import Provider
 from billing.receipts import Signer
 from dashboards import access, doors, failures
 from dashboards.billing import invoices, overview, receipts, statement
-from dashboards.operator import engine, reconciliation, reviews
+from dashboards.operator import engine, reconciliation, reviews, unrated
 from dashboards.protocols import AuditLog, FindPrincipal, Host
 from dashboards.rendering import PREFIX, STATIC
 from dashboards.security import SecurityHeaders
@@ -32,6 +32,7 @@ HANDLERS = (
     *reviews.HANDLERS,
     *engine.HANDLERS,
     *reconciliation.HANDLERS,
+    *unrated.HANDLERS,
     failures.no_such_page,
 )
 
