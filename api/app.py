@@ -108,6 +108,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
                 engine_stats=gateway.engine_stats,
                 engine_info=lambda: gateway.engine.info,
                 session_secret=session_secret(settings.home / "keys" / "session.secret"),
+                provider=gateway.cashier.provider,
                 secure_cookies=settings.secure_cookies,
             ),
         ],

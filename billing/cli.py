@@ -15,6 +15,8 @@ from metering.cli_context import CliContext
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from billing.reconciliation import Reconciliation
+
 KEY_FILE = Path("keys") / "receipt_ed25519.pem"
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -336,27 +338,55 @@ def _local_keys(context: CliContext) -> dict[str, Any]:
 
 
 @click.command()
+@click.option("--tenant", "tenant_id", metavar="ID", help="Only this tenant's.")
+@click.option("--period", metavar="YYYY-MM", help="Only what belongs to this month.")
+@click.option("--offline", is_flag=True, help="Do not ask the payment provider.")
 @as_json
 @click.pass_context
-def reconcile(ctx: click.Context, as_json: bool) -> None:
-    """Compare counters, events, summaries, rated lines, ledger and receipts; 1 if any differ."""
+def reconcile(
+    ctx: click.Context, tenant_id: str | None, period: str | None, offline: bool, as_json: bool
+) -> None:
+    """Compare engine, events, rated lines, ledger, receipts, invoices and Stripe; 1 if any differ.
+
+    Stripe is asked where a key of it is configured.
+    """
     import msgspec
 
-    from billing.reconciliation import reconcile as compare
+    from billing import reconciliation
+    from billing.reconciliation import Scope
+    from metering.database import open_database, snapshot
 
-    with _snapshot(ctx.obj) as connection:
-        found = compare(connection)
-    totals = msgspec.to_builtins(found.totals)
+    scope = Scope(tenant_id, period)
+    provider = None if offline else ctx.obj.open_provider()
+    database = open_database(ctx.obj.database_url)
+    try:
+        if provider is None:
+            with snapshot(database) as connection:
+                found = reconciliation.reconcile(connection, scope)
+        else:
+            found = reconciliation.reconcile_with_provider(database, provider, scope)
+    finally:
+        database.dispose()
     if as_json:
-        differences = msgspec.to_builtins(found.differences)
-        click.echo(json.dumps({"differences": differences, "totals": totals}))
+        click.echo(json.dumps(msgspec.to_builtins(found)))
     else:
-        for difference in found.differences:
-            click.echo(
-                f"{difference.subject}: {difference.check}: expected {difference.expected}, "
-                f"found {difference.actual}"
-            )
-        compared = ", ".join(f"{count} {name}" for name, count in totals.items())
-        click.echo(f"{len(found.differences)} differences; compared {compared}")
+        _show_reconciliation(found)
     if not found.is_clean:
         ctx.exit(1)
+
+
+def _show_reconciliation(found: Reconciliation) -> None:
+    from dataclasses import asdict
+
+    for difference in found.differences:
+        click.echo(
+            f"{difference.subject}: {difference.check}: expected {difference.expected}, "
+            f"found {difference.actual}"
+        )
+    compared = ", ".join(f"{count} {name}" for name, count in asdict(found.totals).items())
+    click.echo(f"{len(found.differences)} differences; compared {compared}")
+    if found.provider is not None:
+        asked = asdict(found.provider)
+        click.echo(
+            "with the provider: " + ", ".join(f"{count} {name}" for name, count in asked.items())
+        )

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import date
 from zoneinfo import ZoneInfo
 
 from billing.errors import InvalidPeriod
+from metering.local_days import begin_us, day_of
 
 _LABEL = re.compile(r"([0-9]{4})-(0[1-9]|1[0-2])")
 YEARS = range(1971, 9000)
@@ -36,13 +37,12 @@ def month(label: str, time_zone: str) -> Period:
     """The month of this label, such as "2026-11"; raises InvalidPeriod for any other text."""
     first = _first(label)
     zone = ZoneInfo(time_zone)
-    return Period(label, _begin_us(first, zone), _begin_us(_following(first), zone), time_zone)
+    return Period(label, begin_us(first, zone), begin_us(_following(first), zone), time_zone)
 
 
 def containing(at_us: int, time_zone: str) -> Period:
     """The month in which an instant lies."""
-    local = datetime.fromtimestamp(at_us // 10**6, UTC).astimezone(ZoneInfo(time_zone))
-    return month(f"{local.year:04d}-{local.month:02d}", time_zone)
+    return month(f"{day_of(at_us, ZoneInfo(time_zone)):%Y-%m}", time_zone)
 
 
 def following(label: str) -> str:
@@ -67,17 +67,3 @@ def _first(label: str) -> date:
 
 def _following(first: date) -> date:
     return date(first.year + first.month // 12, first.month % 12 + 1, 1)
-
-
-def _begin_us(first: date, zone: ZoneInfo) -> int:
-    """The instant at which a day begins.
-
-    Where midnight is skipped, reading it by the offset before the change gives the change itself.
-    Where it comes twice, the first counts, unless the clock then still falls back into the day
-    before.
-    """
-    midnight = datetime.combine(first, time.min, zone)
-    at = int(midnight.timestamp())
-    if datetime.fromtimestamp(at, UTC).astimezone(zone).date() < first:
-        at = int(midnight.replace(fold=1).timestamp())
-    return at * 10**6

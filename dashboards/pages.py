@@ -10,10 +10,11 @@ from litestar.di import Provide
 from litestar.static_files import create_static_files_router
 from sqlalchemy import Engine
 
+from billing.payments.provider import Provider
 from billing.receipts import Signer
 from dashboards import access, doors, failures
 from dashboards.billing import invoices, overview, receipts, statement
-from dashboards.operator import engine, reconciliation, reviews
+from dashboards.operator import engine, reconciliation, reviews, unrated
 from dashboards.protocols import AuditLog, FindPrincipal, Host
 from dashboards.rendering import PREFIX, STATIC
 from dashboards.security import SecurityHeaders
@@ -31,6 +32,7 @@ HANDLERS = (
     *reviews.HANDLERS,
     *engine.HANDLERS,
     *reconciliation.HANDLERS,
+    *unrated.HANDLERS,
     failures.no_such_page,
 )
 
@@ -45,6 +47,7 @@ def dashboard_router(
     engine_stats: Callable[[], EngineStats | None],
     engine_info: Callable[[], EngineInfo | None],
     session_secret: bytes,
+    provider: Provider | None = None,
     secure_cookies: bool = False,
 ) -> Router:
     """Everything under `/dashboard`, self-contained: sessions, errors, headers and files too.
@@ -52,7 +55,7 @@ def dashboard_router(
     `session_secret` must survive restarts and be the same in every process, or sessions end with
     them. `secure_cookies` belongs on wherever browsers reach the gateway over HTTPS.
     """
-    host = Host(database, authenticate, recall, audit, signer, engine_stats, engine_info)
+    host = Host(database, authenticate, recall, audit, signer, engine_stats, engine_info, provider)
     pages = Router(
         path="/",
         route_handlers=HANDLERS,

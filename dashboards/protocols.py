@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine
 
+from billing.payments.provider import Provider
 from billing.receipts import Signer
 from engine.records import EngineInfo, EngineStats
 
@@ -66,3 +67,4 @@ class Host:
     signer: Signer  # a verdict signs an adjustment
     engine_stats: Callable[[], EngineStats | None]  # null while no engine answers
     engine_info: Callable[[], EngineInfo | None]
+    provider: Provider | None  # of payments

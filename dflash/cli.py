@@ -60,7 +60,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "invoice": Entry("billing.invoices.cli", "Close periods, and list and settle invoices."),
     "payments": Entry("billing.payments.cli", "Push to the payment provider, and see what waits."),
-    "reconcile": Entry("billing.cli", "Compare counters, events, rated lines and ledger."),
+    "reconcile": Entry("billing.cli", "Compare all books, from the engine to Stripe."),
 }
 
 
