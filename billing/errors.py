@@ -205,3 +205,7 @@ class ProviderRefused(BillingError):
 
 class CannotAudit(BillingError):
     """The work can't be done again: content erased, another model, a request still running."""
+
+
+class ExportUnavailable(BillingError):
+    """A file format whose library is not installed."""

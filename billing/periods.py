@@ -9,8 +9,9 @@ A month is as long as the clocks of its zone make it: an hour longer or shorter 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 from billing.errors import InvalidPeriod
@@ -43,6 +44,19 @@ def containing(at_us: int, time_zone: str) -> Period:
     """The month in which an instant lies."""
     local = datetime.fromtimestamp(at_us // 10**6, UTC).astimezone(ZoneInfo(time_zone))
     return month(f"{local.year:04d}-{local.month:02d}", time_zone)
+
+
+def days(period: Period) -> Iterator[tuple[int, int]]:
+    """The local days of a period as [start, end), the first and last cut to it."""
+    zone = ZoneInfo(period.time_zone)
+    start_us = period.start_us
+    day = datetime.fromtimestamp(start_us // 10**6, UTC).astimezone(zone).date()
+    while start_us < period.end_us:
+        day += timedelta(days=1)
+        end_us = min(_begin_us(day, zone), period.end_us)
+        if end_us > start_us:
+            yield start_us, end_us
+            start_us = end_us
 
 
 def following(label: str) -> str:

@@ -67,7 +67,7 @@ def charged_groups(connection: Connection, tenant_id: str, period: Period) -> li
     query = (
         select(
             *alike,
-            func.sum(_millionths(connection, line.quantity)),
+            func.sum(millionths(connection, line.quantity)),
             func.min(line.unit_price),
             func.max(line.unit_price),
             func.sum(line.amount_nano),
@@ -218,7 +218,8 @@ def _ended_in(period: Period) -> ColumnElement[bool]:
     return and_(ended >= period.start_us, ended < period.end_us)
 
 
-def _millionths(connection: Connection, quantity: Column[str]) -> ColumnElement[Any]:
+def millionths(connection: Connection, quantity: Column[str]) -> ColumnElement[Any]:
+    """A decimal column in whole millionths, so that its sum is exact on both databases."""
     if connection.dialect.name == "postgresql":
         return cast(quantity, Numeric) * MILLION
     # A double holds every sum of a million tokens and six places exactly enough to be rounded.
