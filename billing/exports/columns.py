@@ -18,7 +18,8 @@ class Kind(StrEnum):
     """What a column holds. Every kind may be null."""
 
     TEXT = "text"
-    DECIMAL = "decimal"
+    DECIMAL = "decimal"  # with a point in every text, so that readers who guess types guess it
+    NUMBER = "number"  # a whole number, or a decimal as text
     INSTANT = "instant"  # epoch microseconds here; whole seconds in UTC in a file
     PAIRS = "pairs"  # a JSON object
 
@@ -59,7 +60,10 @@ STANDARD: tuple[Column, ...] = (
     *_texts("ConsumedUnit"),
     *_decimals("ListUnitPrice", "ContractedUnitPrice"),
     *_decimals("ListCost", "ContractedCost", "EffectiveCost", "BilledCost"),
-    *_texts("BillingCurrency"),
+    *_texts("BillingCurrency", "PricingCurrency"),
+    *_decimals("PricingCurrencyListUnitPrice", "PricingCurrencyContractedUnitPrice"),
+    *_decimals("PricingCurrencyEffectiveCost"),
+    *_texts("CommitmentDiscountStatus"),  # always null: rules of quantities speak of it
     Column("Tags", Kind.PAIRS),
 )
 CUSTOM: tuple[Column, ...] = (

@@ -1,4 +1,4 @@
-"""Rows as files, made piece by piece: CSV, JSON Lines and Parquet. Changes nothing.
+"""Rows as files, made piece by piece: CSV and JSON Lines; Parquet is in `parquet`. Changes nothing.
 
 CSV is RFC 4180 in UTF-8 with a header; null is an empty field. A text that a spreadsheet would
 take for a formula gets an apostrophe before it, since end users choose some of them.
@@ -11,11 +11,9 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
 from itertools import islice
 from typing import Any
 
-from billing.errors import ExportUnavailable
 from billing.exports.columns import Column, Kind
 from billing.money import plain
 
@@ -43,17 +41,6 @@ def to_json_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
         yield "".join(f"{line}\n" for line in lines).encode()
 
 
-def to_parquet(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
-    """A Parquet file, one row group for each piece; raises ExportUnavailable without pyarrow."""
-    try:
-        from billing.exports import parquet  # noqa: PLC0415 - an extra that need not be there
-    except ModuleNotFoundError as error:
-        raise ExportUnavailable(
-            "Parquet needs pyarrow: pip install 'dflash-gateway[export]'"
-        ) from error
-    return parquet.write(columns, pieces(rows))
-
-
 def pieces(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
     """Rows, so many at a time."""
     left = iter(rows)
@@ -76,9 +63,10 @@ def _text(column: Column, value: Any) -> str:
     if column.kind is Kind.PAIRS:
         return pairs(value)
     if column.kind is Kind.DECIMAL:
-        return plain(value) if isinstance(value, Decimal) else str(value)
+        text = plain(value)
+        return text if "." in text else f"{text}.0"
     text = str(value)
-    return f"'{text}" if text.startswith(FORMULA) else text
+    return f"'{text}" if column.kind is Kind.TEXT and text.startswith(FORMULA) else text
 
 
 def pairs(value: Any) -> str:

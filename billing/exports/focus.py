@@ -87,8 +87,17 @@ def rows(
         "BillingPeriodStart": period.start_us,
         "BillingPeriodEnd": period.end_us,
         "BillingCurrency": currency,
+        "PricingCurrency": currency,
     }
-    return _rows(Book(connection, tenant_id, head, projects), period, currency)
+    made = _rows(Book(connection, tenant_id, head, projects), period, currency)
+    return (_in_pricing_currency(row) for row in made)
+
+
+def _in_pricing_currency(row: Row) -> Row:
+    """Prices are in the currency that is billed."""
+    for name in ("ListUnitPrice", "ContractedUnitPrice", "EffectiveCost"):
+        row[f"PricingCurrency{name}"] = row.get(name)
+    return row
 
 
 def _rows(book: Book, period: Period, currency: str) -> Iterator[Row]:
@@ -320,11 +329,10 @@ def _periodic(line: Mapping[Any, Any], *, corrects: bool) -> Row:
     price = None if line["unit_price"] is None else Decimal(line["unit_price"])
     if price is None or price < 0 or corrects:
         return _plain("Adjustment", name, line["amount_nano"]) | more
-    flat = line["detail"] == "flat"
-    row = _plain("Purchase" if flat else "Usage", name, line["amount_nano"])
+    row = _plain("Usage", name, line["amount_nano"])
     row |= _priced(line["component"], "", line["unit"], Decimal(line["quantity"]), price)
-    if flat:
-        row |= {"ChargeFrequency": "Recurring", "ConsumedQuantity": None, "ConsumedUnit": None}
+    if line["detail"] == "flat":
+        row["ChargeFrequency"] = "Recurring"
     sku = (line["tariff_version_id"], "period", line["component"], line["detail"])
     return row | more | {"SkuPriceId": "/".join(sku)}
 

@@ -1,38 +1,52 @@
-"""Parquet, written as it is read: nothing but `files` imports this, since pyarrow is an extra."""
+"""Rows as Parquet, written as they are read. pyarrow is an extra that need not be installed."""
 
 from __future__ import annotations
 
+import importlib
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import pyarrow
-import pyarrow.parquet
-
+from billing.errors import ExportUnavailable
 from billing.exports.columns import PLACES, Column, Kind
-from billing.exports.files import instant, pairs
+from billing.exports.files import instant, pairs, pieces
 
 DIGITS = 38
-TYPES = {
-    Kind.TEXT: pyarrow.string(),
-    Kind.DECIMAL: pyarrow.decimal128(DIGITS, PLACES),
-    Kind.INSTANT: pyarrow.timestamp("ms", tz="UTC"),  # the coarsest that Parquet has
-    Kind.PAIRS: pyarrow.string(),
-}
 
 
-def write(
-    columns: Sequence[Column], pieces: Iterable[Sequence[Mapping[str, Any]]]
+def to_parquet(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+    """A Parquet file, one row group for each piece, the footer last.
+
+    Raises ExportUnavailable, before the first row is read, where pyarrow is absent.
+    """
+    try:
+        pyarrow: Any = importlib.import_module("pyarrow")
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+    except ModuleNotFoundError as error:
+        raise ExportUnavailable("Parquet needs pyarrow: install dflash-gateway[export]") from error
+    types = {
+        Kind.DECIMAL: pyarrow.decimal128(DIGITS, PLACES),
+        Kind.INSTANT: pyarrow.timestamp("ms", tz="UTC"),  # the coarsest that Parquet has
+    }
+    schema = pyarrow.schema(
+        [(column.name, types.get(column.kind, pyarrow.string())) for column in columns]
+    )
+    return _written(pyarrow, parquet, schema, columns, rows)
+
+
+def _written(
+    pyarrow: Any,
+    parquet: Any,
+    schema: Any,
+    columns: Sequence[Column],
+    rows: Iterable[Mapping[str, Any]],
 ) -> Iterator[bytes]:
-    """A Parquet file, a row group for each piece, the footer last."""
-    schema = pyarrow.schema([(column.name, TYPES[column.kind]) for column in columns])
     sink = _Sink()
-    with pyarrow.parquet.ParquetWriter(sink, schema) as writer:
-        for piece in pieces:
-            cells = [[_cell(column, row.get(column.name)) for row in piece] for column in columns]
+    with parquet.ParquetWriter(sink, schema) as writer:
+        for piece in pieces(rows):
             arrays = [
-                pyarrow.array(each, type=field.type)
-                for each, field in zip(cells, schema, strict=True)
+                pyarrow.array([_cell(column, row.get(column.name)) for row in piece], field.type)
+                for column, field in zip(columns, schema, strict=True)
             ]
             writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
             yield sink.taken()

@@ -41,7 +41,7 @@ class Chosen:
 
 def _columns(described: str) -> tuple[Column, ...]:
     """Columns from words: `name` is text, `name#` a number, `name{}` a JSON object."""
-    kinds = {"#": Kind.DECIMAL, "{}": Kind.PAIRS}
+    kinds = {"#": Kind.NUMBER, "{}": Kind.PAIRS}
     found = []
     for word in described.split():
         name = word.rstrip("#{}")
