@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
 from sqlalchemy import Connection, select
 
-from billing import periods
+from billing import catalogue, periods
 from billing.errors import InvalidPeriod
-from billing.exports import charges
+from billing.exports import charges, list_prices
 from billing.exports.charges import Booked, Part
 from billing.exports.columns import PLACES, Row
 from billing.invoices import closing, parties
@@ -35,6 +35,7 @@ from billing.money import EXACT
 from billing.periods import Period
 from billing.rating import Component
 from billing.tables import transfers
+from billing.tariffs import Tariff
 
 SERVICE = {
     "ServiceCategory": "AI and Machine Learning",
@@ -65,6 +66,7 @@ class Book:
     tenant_id: str
     head: Row
     projects: Mapping[str, str]
+    bases: dict[str, Tariff | None] = field(default_factory=dict)  # list prices, by version
 
 
 def rows(
@@ -304,7 +306,15 @@ def _of_part(book: Book, part: Part, start_us: int, end_us: int) -> Row:
     if part.unit_price is None:
         return row | _plain("Adjustment", _name(part.component, part.detail), part.amount_nano)
     row |= _plain("Usage", _name(part.component, part.detail), part.amount_nano)
-    row |= _priced(part.component, part.detail, part.unit, part.quantity, Decimal(part.unit_price))
+    price = Decimal(part.unit_price)
+    listed = _list_price(book, part)
+    row |= _priced(
+        part.component,
+        part.unit,
+        part.quantity,
+        listed=price if listed is None else listed,
+        contracted=price,
+    )
     row["SkuPriceId"] = "/".join(
         filter(None, (part.tariff_version_id, part.component, part.detail))
     )
@@ -313,6 +323,20 @@ def _of_part(book: Book, part: Part, start_us: int, end_us: int) -> Row:
         row["x_SemanticUnitState"], row["x_ConfidenceTier"] = state, tier
         row["SkuPriceDetails"] = {"x_SemanticUnitState": state, "x_ConfidenceTier": tier}
     return row
+
+
+def _list_price(book: Book, part: Part) -> Decimal | None:
+    """What the line costs whoever has no prices of its own; null where it is the same tariff."""
+    version_id = part.tariff_version_id
+    if version_id is None:
+        return None
+    if version_id not in book.bases:
+        base = catalogue.version(book.connection, version_id).document.base
+        book.bases[version_id] = (
+            None if base is None else catalogue.version(book.connection, base).document
+        )
+    found = book.bases[version_id]
+    return None if found is None else list_prices.unit_price(found, part.component, part.detail)
 
 
 def _residual(key: Key, rest: Owed) -> Row:
@@ -330,7 +354,13 @@ def _periodic(line: Mapping[Any, Any], *, corrects: bool) -> Row:
     if price is None or price < 0 or corrects:
         return _plain("Adjustment", name, line["amount_nano"]) | more
     row = _plain("Usage", name, line["amount_nano"])
-    row |= _priced(line["component"], "", line["unit"], Decimal(line["quantity"]), price)
+    row |= _priced(
+        f"month/{line['component']}",
+        line["unit"],
+        Decimal(line["quantity"]),
+        listed=price,
+        contracted=price,
+    )
     if line["detail"] == "flat":
         row["ChargeFrequency"] = "Recurring"
     sku = (line["tariff_version_id"], "period", line["component"], line["detail"])
@@ -351,15 +381,14 @@ def _plain(category: str, description: str, nano: int) -> Row:
     }
 
 
-def _priced(component: str, detail: str, unit: str, quantity: Decimal, unit_price: Decimal) -> Row:
-    """Quantity and price, a million units at a time where they are so priced, and their product."""
-    by_million = component in PER_MILLION and detail != "unavailable"
+def _priced(
+    component: str, unit: str, quantity: Decimal, *, listed: Decimal, contracted: Decimal
+) -> Row:
+    """Quantity and prices, a million units at a time where so priced, and their products."""
+    by_million = component in PER_MILLION
     pricing = quantity.scaleb(-6, EXACT) if by_million else quantity
-    price = unit_price.scaleb(6, EXACT) if by_million else unit_price
-    price = _rounded(price)
-    cost = _rounded(EXACT.multiply(pricing, price))
     name = unit.replace("_", " ").capitalize()
-    return {
+    row: Row = {
         "SkuId": component,
         "SkuMeter": name,
         "PricingCategory": "Standard",
@@ -367,11 +396,12 @@ def _priced(component: str, detail: str, unit: str, quantity: Decimal, unit_pric
         "PricingUnit": f"1000000 {name}" if by_million else name,
         "ConsumedQuantity": quantity,
         "ConsumedUnit": name,
-        "ListUnitPrice": price,
-        "ContractedUnitPrice": price,
-        "ListCost": cost,
-        "ContractedCost": cost,
     }
+    for kind, each in (("List", listed), ("Contracted", contracted)):
+        price = _rounded(each.scaleb(6, EXACT) if by_million else each)
+        row[f"{kind}UnitPrice"] = price
+        row[f"{kind}Cost"] = _rounded(EXACT.multiply(pricing, price))
+    return row
 
 
 def _rounded(value: Decimal) -> Decimal:

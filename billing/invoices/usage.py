@@ -43,7 +43,7 @@ TENTH_UJ = 100_000
 class Group:
     """All rated lines of a period that are alike; `unit_price` is null where theirs differ."""
 
-    tariff_version_id: str
+    tariff_version_id: str | None  # null of a draft
     component: str
     detail: str
     unit: str
@@ -80,7 +80,6 @@ def charged_groups(connection: Connection, tenant_id: str, period: Period) -> li
         )
         .group_by(*alike)
     )
-    order = {component: place for place, component in enumerate(Component)}
     groups = [
         Group(
             version,
@@ -95,10 +94,16 @@ def charged_groups(connection: Connection, tenant_id: str, period: Period) -> li
             query
         )
     ]
+    return in_order(groups)
+
+
+def in_order(groups: Iterable[Group]) -> list[Group]:
+    """Groups as invoices list them: by version, component, detail and unit."""
+    order = {component: place for place, component in enumerate(Component)}
     return sorted(
         groups,
         key=lambda group: (
-            group.tariff_version_id,
+            group.tariff_version_id or "",
             order[Component(group.component)],
             group.detail,
             group.unit,
