@@ -29,6 +29,7 @@ admin_router = Router(
         tenant_routes.resume_tenant,
         credit_routes.grant_credit,
         tariff_routes.assign_tariff,
+        tariff_routes.override_tariff,
         tariff_routes.list_tariffs,
         tariff_routes.publish_tariff,
         key_routes.create_key,
