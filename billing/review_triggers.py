@@ -1,4 +1,4 @@
-"""What the database itself refuses of payouts and calibrations: changing one, or taking one away."""
+"""What the database itself refuses: changing a payout or a calibration, or taking it away."""
 
 from __future__ import annotations
 

@@ -42,6 +42,7 @@ COMMANDS: dict[str, Entry] = {
     "eval": Entry("engine.evaluation_cli", "Measure what a model file is worth: perplexity."),
     "train-head": Entry("engine.training_cli", "Train a draft head on the model's own answers."),
     "units": Entry("metering.cli", "Show the semantic units of a text."),
+    "calibrate": Entry("metering.calibrate_cli", "Fit scores to what reviewers found."),
     "usage": Entry("metering.usage_cli", "Show usage rollups, rebuild them, measure intake."),
     "tenant": Entry("api.cli", "Create and list tenants."),
     "key": Entry("api.cli", "Create, list, rotate and revoke keys."),

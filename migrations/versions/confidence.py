@@ -6,6 +6,8 @@ stays in the account that they had in common.
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -44,9 +46,7 @@ def upgrade() -> None:
     """Create the tables and columns, and say of former reviews what is known of them."""
     for table, column in _added():
         op.add_column(table, column)
-    op.create_index(
-        "ix_review_items_tenant_queued", "review_items", ["tenant_id", "queued_at_us"]
-    )
+    op.create_index("ix_review_items_tenant_queued", "review_items", ["tenant_id", "queued_at_us"])
     _create()
     for statement in (FIRST_OPINIONS, OPINIONS, PAID_BY_TENANT):
         op.execute(statement)
@@ -67,8 +67,8 @@ def downgrade() -> None:
         op.drop_column(table, column.name)
 
 
-def _added() -> list[tuple[str, sa.Column[object]]]:
-    items = (
+def _added() -> list[tuple[str, sa.Column[Any]]]:
+    items: tuple[sa.Column[Any], ...] = (
         sa.Column("paid_by", sa.String(8), nullable=False, server_default=sa.text("'operator'")),
         sa.Column("delivery", sa.String(8), nullable=False, server_default=sa.text("'now'")),
         sa.Column("opinions_wanted", sa.Integer(), nullable=False, server_default=sa.text("1")),
@@ -104,7 +104,9 @@ def _create() -> None:
             ["item_id"], ["review_items.id"], name="fk_review_opinions_item_id"
         ),
         sa.PrimaryKeyConstraint("item_id", "number", name="pk_review_opinions"),
-        sa.UniqueConstraint("item_id", "reviewer_id", name="uq_review_opinions_item_id_reviewer_id"),
+        sa.UniqueConstraint(
+            "item_id", "reviewer_id", name="uq_review_opinions_item_id_reviewer_id"
+        ),
     )
     op.create_index("ix_review_opinions_reviewer", "review_opinions", ["reviewer_id"])
     op.create_table(
@@ -130,9 +132,7 @@ def _create() -> None:
         sa.Column("tenant_id", sa.String(length=64), nullable=False),
         sa.Column("cap_nano", sa.BigInteger(), nullable=True),
         sa.Column("changed_at_us", sa.BigInteger(), nullable=False),
-        sa.CheckConstraint(
-            "cap_nano IS NULL OR cap_nano >= 0", name="ck_review_caps_non_negative"
-        ),
+        sa.CheckConstraint("cap_nano IS NULL OR cap_nano >= 0", name="ck_review_caps_non_negative"),
         sa.ForeignKeyConstraint(["tenant_id"], ["tenants.id"], name="fk_review_caps_tenant_id"),
         sa.PrimaryKeyConstraint("tenant_id", name="pk_review_caps"),
     )
