@@ -475,6 +475,7 @@ class Money(RuleBasedStateMachine):
                     reviewer,
                     token + wrong,
                     verdict=verdict,
+                    reasons=[] if verdict == "approve" else ["incorrect"],
                     signer=self.signer,
                     edited_output="better" if verdict == "edit" else None,
                 )
