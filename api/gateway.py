@@ -56,6 +56,7 @@ class Live:
 
     request_ids: tuple[str, ...]  # one for each choice
     stream: Stream
+    held: bool  # the answer may have to wait for a reviewer
 
     @property
     def request_id(self) -> str:
@@ -212,7 +213,7 @@ class Gateway:
             with transaction(self.database) as connection:
                 idempotency.release(connection, request_ids[0])
             raise
-        return Live(request_ids, stream)
+        return Live(request_ids, stream, held=bool(admitted[0].usage.parameters.get("held")))
 
     def _cancel(self, request_ids: Sequence[str]) -> None:
         self.delivery.close(request_ids)

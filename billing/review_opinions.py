@@ -15,7 +15,7 @@ from fractions import Fraction
 import msgspec
 from sqlalchemy import Connection, insert, select
 
-from billing.review_items import Reason, Verdict
+from billing.review_items import Reason, ReviewItem, Verdict
 from billing.review_tables import review_opinions
 from metering import clock
 
@@ -90,6 +90,13 @@ def of_item(connection: Connection, item_id: str) -> list[Opinion]:
         )
         for row in rows
     ]
+
+
+def shown(connection: Connection, item: ReviewItem) -> list[Opinion]:
+    """The opinions that a reviewer may see: none while a second one is to be given unknowing."""
+    if item.is_open and item.opinions < 2:
+        return []
+    return of_item(connection, item.id)
 
 
 def decisive(given: Sequence[Opinion], wanted: int) -> Opinion | None:

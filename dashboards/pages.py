@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from billing.receipts import Signer
 from dashboards import access, doors, failures
 from dashboards.billing import invoices, overview, receipts, statement
-from dashboards.operator import engine, reconciliation, reviews
+from dashboards.operator import engine, reconciliation, reviewers, reviews
 from dashboards.protocols import AuditLog, FindPrincipal, Host
 from dashboards.rendering import PREFIX, STATIC
 from dashboards.security import SecurityHeaders
@@ -29,6 +29,7 @@ HANDLERS = (
     *statement.HANDLERS,
     *invoices.HANDLERS,
     *reviews.HANDLERS,
+    *reviewers.HANDLERS,
     *engine.HANDLERS,
     *reconciliation.HANDLERS,
     failures.no_such_page,
