@@ -56,6 +56,7 @@ COMMANDS: dict[str, Entry] = {
     "refund": Entry("api.cli", "Correct a charge, with a signed adjustment."),
     "retention": Entry("api.cli", "Say how long content is kept, and erase it."),
     "tariff": Entry("billing.cli", "Publish, assign and show tariffs."),
+    "review": Entry("billing.review_cli", "Show the review queue, cap its cost, pay reviewers."),
     "receipt": Entry(
         "api.receipt_cli", "Show a receipt, verify it offline, or audit it by replay."
     ),

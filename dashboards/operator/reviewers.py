@@ -9,8 +9,8 @@ from litestar import Response, get, post
 from litestar.response import Redirect
 
 from billing import reviewers
-from billing.errors import InvalidAmount, InvalidPayout
-from billing.money import format_nano, parse_nano
+from billing.errors import InvalidPayout
+from billing.money import format_nano
 from billing.review_items import Verdict
 from billing.reviewers import ReviewerAccount
 from dashboards.injected import AForm, AHost, AViewer
@@ -27,11 +27,6 @@ class ReviewerView:
 
     account: ReviewerAccount
     verdicts: Mapping[Verdict, int]
-
-    @property
-    def opinions(self) -> int:
-        """How many opinions there are."""
-        return sum(self.verdicts.values())
 
 
 @get("/reviewers", sync_to_thread=True)
@@ -51,9 +46,8 @@ def show_reviewers(request: PageRequest, host: AHost, operator: AViewer) -> Resp
 
 @post("/reviewers/payouts", sync_to_thread=True)
 def book_payout(request: PageRequest, host: AHost, operator: AViewer, form: AForm) -> Redirect:
-    """Book that a reviewer was paid: all that is due, or the amount given. Once per reference."""
+    """Book that a reviewer was paid all that is due. Once per reference."""
     reviewer_id, currency = form.get("reviewer_id", ""), form.get("currency", "")
-    amount = form.get("amount", "").strip()
     try:
         with transaction(host.database) as connection:
             payout = reviewers.pay_out(
@@ -61,7 +55,6 @@ def book_payout(request: PageRequest, host: AHost, operator: AViewer, form: AFor
                 reviewer_id,
                 currency,
                 reference=form.get("reference", "").strip(),
-                amount_nano=parse_nano(amount) if amount else None,
             )
             host.audit(
                 connection,
@@ -72,7 +65,7 @@ def book_payout(request: PageRequest, host: AHost, operator: AViewer, form: AFor
                 amount_nano=payout.amount_nano,
                 currency=currency,
             )
-    except (InvalidPayout, InvalidAmount) as error:
+    except InvalidPayout as error:
         text = str(error)
         notify(request, f"{text[:1].upper()}{text[1:]}.", failed=True)
     else:
