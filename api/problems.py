@@ -127,7 +127,6 @@ TABLE: Mapping[type[Exception], Problem] = {
     api_errors.InvalidParameter: INVALID_PARAMETER,
     api_errors.InvalidBody: Problem(400, "invalid_body", "The body is not valid"),
     api_errors.InvalidCursor: Problem(400, "invalid_cursor", "The page cursor is not valid"),
-    api_errors.Unsupported: Problem(400, "unsupported", "This option is not supported"),
     api_errors.Unauthenticated: Problem(401, "unauthenticated", "A valid key is needed"),
     api_errors.MissingKey: Problem(401, "missing_key", "A key is needed"),
     api_errors.InvalidKey: Problem(401, "invalid_key", "The key is not valid"),

@@ -166,7 +166,15 @@ def test_a_session_secret_that_is_too_short_is_refused() -> None:
         ("finance", ["/engine", "/reviews", "/reconciliation"]),
         (
             "reviewer",
-            ["/engine", "/reconciliation", "/overview", "/receipts", "/statement", "/invoices"],
+            [
+                "/engine",
+                "/reviewers",
+                "/reconciliation",
+                "/overview",
+                "/receipts",
+                "/statement",
+                "/invoices",
+            ],
         ),
         ("operator", ["/overview", "/receipts", "/statement", "/invoices"]),
     ],
