@@ -54,6 +54,7 @@ TABLE: Mapping[type[Exception], Problem] = {
     metering_errors.UnknownRequest: Problem(409, "request_not_live", "The request has ended"),
     metering_errors.SourceUnavailable: INTERNAL,
     metering_errors.InvalidEnergySettings: INTERNAL,
+    metering_errors.NotCalibrated: INTERNAL,
     # billing
     billing_errors.BillingError: INTERNAL,
     billing_errors.InvalidAmount: Problem(400, "invalid_amount", "This is not an amount"),
@@ -93,6 +94,9 @@ TABLE: Mapping[type[Exception], Problem] = {
         409, "review_conflict", "The review item is not yours to take now"
     ),
     billing_errors.InvalidVerdict: Problem(422, "invalid_verdict", "The verdict is not valid"),
+    billing_errors.InvalidPayout: Problem(
+        409, "invalid_payout", "The reviewer is not due this amount"
+    ),
     billing_errors.InvalidReceipt: Problem(422, "invalid_receipt", "The receipt proves nothing"),
     billing_errors.InvalidSigningKey: INTERNAL,
     billing_errors.InvalidPeriod: Problem(400, "invalid_period", "This period cannot be billed"),
@@ -129,7 +133,6 @@ TABLE: Mapping[type[Exception], Problem] = {
     api_errors.InvalidParameter: INVALID_PARAMETER,
     api_errors.InvalidBody: Problem(400, "invalid_body", "The body is not valid"),
     api_errors.InvalidCursor: Problem(400, "invalid_cursor", "The page cursor is not valid"),
-    api_errors.Unsupported: Problem(400, "unsupported", "This option is not supported"),
     api_errors.Unauthenticated: Problem(401, "unauthenticated", "A valid key is needed"),
     api_errors.MissingKey: Problem(401, "missing_key", "A key is needed"),
     api_errors.InvalidKey: Problem(401, "invalid_key", "The key is not valid"),

@@ -143,7 +143,11 @@ class ReviewConflict(BillingError):
 
 
 class InvalidVerdict(BillingError):
-    """A verdict that is unknown, or an edit without its edited output."""
+    """A verdict that is unknown, or without what belongs to it: reasons, an edited output."""
+
+
+class InvalidPayout(BillingError):
+    """More than the reviewer is due, or nothing; nothing was changed."""
 
 
 class ReceiptFault(StrEnum):

@@ -34,6 +34,7 @@ class ReviewTerms:
     reason: str
     fee_nano: int
     paid_by: str  # "tenant" or "operator"
+    delivery: str = "now"  # or "held": until the verdict
 
 
 def receipt_document(
@@ -103,6 +104,7 @@ def receipt_document(
             "reason": review.reason,
             "fee": format_nano(review.fee_nano),
             "paid_by": review.paid_by,
+            "delivery": review.delivery,
         },
         "lines": [
             {
@@ -226,6 +228,7 @@ def _confidence(summary: RequestSummary) -> dict[str, Any] | None:
         "calibrated": score.calibrated,
         "basis": score.basis,
         "tier": score.tier.value,
+        "calibration": summary.calibration,
     }
 
 

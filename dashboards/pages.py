@@ -15,7 +15,7 @@ from billing.payments.provider import Provider
 from billing.receipts import Signer
 from dashboards import access, doors, failures
 from dashboards.billing import exports, invoices, overview, receipts, statement
-from dashboards.operator import engine, reconciliation, reviews, unrated
+from dashboards.operator import engine, reconciliation, reviewers, reviews, unrated
 from dashboards.protocols import AuditLog, FindPrincipal, Host
 from dashboards.rendering import PREFIX, STATIC
 from dashboards.security import SecurityHeaders
@@ -32,6 +32,7 @@ HANDLERS = (
     *invoices.HANDLERS,
     *exports.HANDLERS,
     *reviews.HANDLERS,
+    *reviewers.HANDLERS,
     *engine.HANDLERS,
     *reconciliation.HANDLERS,
     *unrated.HANDLERS,

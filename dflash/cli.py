@@ -42,6 +42,7 @@ COMMANDS: dict[str, Entry] = {
     "eval": Entry("engine.evaluation_cli", "Measure what a model file is worth: perplexity."),
     "train-head": Entry("engine.training_cli", "Train a draft head on the model's own answers."),
     "units": Entry("metering.cli", "Show the semantic units of a text."),
+    "calibrate": Entry("metering.calibrate_cli", "Fit scores to what reviewers found."),
     "usage": Entry("metering.usage_cli", "Show usage rollups, rebuild them, measure intake."),
     "tenant": Entry("api.cli", "Create and list tenants."),
     "key": Entry("api.cli", "Create, list, rotate and revoke keys."),
@@ -55,6 +56,7 @@ COMMANDS: dict[str, Entry] = {
     "refund": Entry("api.cli", "Correct a charge, with a signed adjustment."),
     "retention": Entry("api.cli", "Say how long content is kept, and erase it."),
     "tariff": Entry("billing.cli", "Publish, assign and show tariffs."),
+    "review": Entry("billing.review_cli", "Show the review queue, cap its cost, pay reviewers."),
     "receipt": Entry(
         "api.receipt_cli", "Show a receipt, verify it offline, or audit it by replay."
     ),

@@ -14,6 +14,7 @@ from metering.events import ConfidenceSummary, ConfidenceTier
 STANDARD_FROM = Decimal("0.95")
 REVIEW_BELOW = Decimal("0.70")
 BASIS_GEO_MEAN = "geo_mean"
+BASIS_CALIBRATED = "calibrated"
 
 FOUR_PLACES = Decimal("0.0001")
 SIX_PLACES = Decimal("0.000001")
@@ -67,15 +68,15 @@ def tier(rounded: str) -> ConfidenceTier:
     return ConfidenceTier.REVIEW if value < REVIEW_BELOW else ConfidenceTier.REDUCED
 
 
-def summarise(score: Score) -> ConfidenceSummary:
-    """A request's confidence from its raw facts, while no calibrator is loaded."""
+def summarise(score: Score, calibrated: str | None = None) -> ConfidenceSummary:
+    """A request's confidence from its raw facts, and its calibrated score where there is one."""
     geo_mean = score.geo_mean
     return ConfidenceSummary(
         tokens=score.tokens,
         sum_logprob=score.sum_logprob,
         geo_mean=geo_mean,
         min_prob=score.min_prob,
-        calibrated=None,
-        basis=BASIS_GEO_MEAN,
-        tier=tier(geo_mean),
+        calibrated=calibrated,
+        basis=BASIS_GEO_MEAN if calibrated is None else BASIS_CALIBRATED,
+        tier=tier(calibrated or geo_mean),
     )

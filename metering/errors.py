@@ -29,3 +29,7 @@ class SourceUnavailable(MeteringError):
 
 class InvalidEnergySettings(MeteringError, ValueError):
     """Energy settings that contradict themselves or name an unknown source."""
+
+
+class NotCalibrated(MeteringError):
+    """There are too few labels to promise what was asked for; the message says how many."""

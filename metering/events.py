@@ -92,7 +92,8 @@ class UnitSummary(msgspec.Struct, frozen=True):
     sum_logprob: str | None  # nats, decimal with 6 places
     geo_mean: str | None  # exp(sum / tokens), decimal with 4 places
     min_prob: str | None  # decimal with 4 places
-    tier: ConfidenceTier | None
+    tier: ConfidenceTier | None  # read from `calibrated` where there is one, else from `geo_mean`
+    calibrated: str | None = None  # 4 places; null: its kind has no curve
 
 
 class ConfidenceSummary(msgspec.Struct, frozen=True):
@@ -149,3 +150,6 @@ class RequestSummary(msgspec.Struct, frozen=True):
     ended_at_us: int  # event time of the terminal event, which decides the billing period
     cached_input_tokens: int = 0  # of the input, not computed for this request
     forced_tokens: int = 0  # of the output: a grammar left no alternative, so they have no score
+    calibration: str | None = None  # the version that calibrated scores are of; null: none loaded
+    # How likely the audit was to sample it, in millionths; null: it did not.
+    audit_ppm: int | None = None

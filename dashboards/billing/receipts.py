@@ -13,7 +13,7 @@ from litestar.params import FromQuery
 from sqlalchemy import Connection
 
 from billing import queries as billing_queries
-from billing import receipts
+from billing import receipts, review_outcomes
 from billing.errors import InvalidReceipt
 from billing.money import parse_nano
 from billing.receipt_documents import epoch_us
@@ -121,7 +121,9 @@ def show_receipt(
             raise NotFoundException("There is no receipt with this id.")
         summary = metering_queries.summary(connection, request_id)
         receipt = read_receipt(connection, desk.tenant_id, request_id)
-    output = record.output if desk.sees_content else None
+        reviewed = review_outcomes.outcome(connection, request_id)
+    withheld = reviewed is not None and reviewed.withheld
+    output = record.output if desk.sees_content and not withheld else None
     return page(
         request,
         "billing/receipt.html",
@@ -129,6 +131,8 @@ def show_receipt(
         record=record,
         summary=summary,
         receipt=receipt,
+        reviewed=reviewed,
+        withheld=withheld,
         pieces=None if output is None else cut(output, summary.units if summary else ()),
     )
 

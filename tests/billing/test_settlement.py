@@ -178,7 +178,12 @@ def test_a_doubtful_output_is_reviewed_at_the_tenants_cost_if_it_opted_in(
     connection: Connection, settler: Settlement, reason: str
 ) -> None:
     receipt = run(connection, settler, summary(review_reason=reason), opt_in=True)
-    assert receipt["review"] == {"reason": reason, "fee": "0.01", "paid_by": "tenant"}
+    assert receipt["review"] == {
+        "reason": reason,
+        "fee": "0.01",
+        "paid_by": "tenant",
+        "delivery": "now",
+    }
     assert receipt["total"] == format_nano(CHARGE + FEE)
     assert balances(connection)["review_pool"] == FEE
     item = review.item(connection, "rev_req_1")
@@ -199,7 +204,12 @@ def test_audits_and_missing_scores_are_the_operators_cost(
     connection: Connection, settler: Settlement, reason: str, opt_in: bool
 ) -> None:
     receipt = run(connection, settler, summary(review_reason=reason), opt_in=opt_in)
-    assert receipt["review"] == {"reason": reason, "fee": "0.01", "paid_by": "operator"}
+    assert receipt["review"] == {
+        "reason": reason,
+        "fee": "0.01",
+        "paid_by": "operator",
+        "delivery": "now",
+    }
     assert receipt["total"] == format_nano(CHARGE)
     kinds = balances(connection)
     assert kinds["review_pool"] == FEE

@@ -32,6 +32,7 @@ OPERATOR_PAGES = (
     "/reviews?state=claimed",
     "/reviews?state=resolved",
     "/reviews?state=lapsed",
+    "/reviewers",
     "/reconciliation",
     "/unrated",
 )
