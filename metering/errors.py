@@ -29,3 +29,11 @@ class SourceUnavailable(MeteringError):
 
 class InvalidEnergySettings(MeteringError, ValueError):
     """Energy settings that contradict themselves or name an unknown source."""
+
+
+class InvalidTrace(MeteringError):
+    """A file that is no recorded trace of an energy source, or none that can be played."""
+
+
+class InvalidCalibration(MeteringError):
+    """Measurements of work that say nothing of its cost, or a file of costs that is damaged."""
