@@ -42,7 +42,7 @@ from engine.records import EngineInfo, EngineStats
 from engine.tokenizer import Tokenizer
 from metering.clock import now_us
 from metering.database import open_database, transaction
-from metering.energy import open_meter
+from metering.energy import calibration, open_meter
 from metering.recorder import Recorder
 
 log = structlog.get_logger(__name__)
@@ -216,7 +216,9 @@ class Gateway:
     def _record_engine(self, info: EngineInfo) -> None:
         """Receipts name this engine from now on, and its process is the one that is metered."""
         self._settlement.engine_info = info
-        meter = open_meter(self.settings.energy_settings(), info.pid, info.device)
+        fitted = calibration.latest(self.settings.home, calibration.Subject.of(info))
+        meter = open_meter(self.settings.energy_settings(), info.pid, info.device, fitted)
+        log.info("energy.attributed", method=meter.policy.method, weights=meter.policy.weights)
         self.recorder.attach(self.engine, meter, info)
 
     def _abandon(self, work: asyncio.Future[Live | Replay]) -> None:

@@ -41,6 +41,8 @@ COMMANDS: dict[str, Entry] = {
     "bench": Entry("engine.bench_cli", "Measure decoding beside variants, peers, the machine."),
     "eval": Entry("engine.evaluation_cli", "Measure what a model file is worth: perplexity."),
     "train-head": Entry("engine.training_cli", "Train a draft head on the model's own answers."),
+    "calibrate": Entry("api.calibrate_cli", "Fit what figures rest on to what was measured."),
+    "meter": Entry("api.meter_cli", "Show what can be metered; record it; what metering takes."),
     "units": Entry("metering.cli", "Show the semantic units of a text."),
     "usage": Entry("metering.usage_cli", "Show usage rollups, rebuild them, measure intake."),
     "tenant": Entry("api.cli", "Create and list tenants."),

@@ -76,8 +76,16 @@ class Batch:
 
         Raises RequestFault for what is one request's doing.
         """
+        self.work_out(connection)
+        self.store(connection, uncounted)
+
+    def work_out(self, connection: Connection) -> None:
+        """Fold the steps, and cut what is not covered; only the gate may write by this."""
         for step in self._steps:
             self._step(connection, step)
+
+    def store(self, connection: Connection, uncounted: Counts) -> None:
+        """Write what was worked out."""
         try:
             event_log.append(connection, self._events)
         except EventConflict as conflict:
