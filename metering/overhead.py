@@ -9,6 +9,7 @@ processor, and it happens behind the next step.
 from __future__ import annotations
 
 import itertools
+import random
 import statistics
 import tempfile
 import threading
@@ -248,6 +249,7 @@ def _steps(request_ids: Sequence[str], load: Load) -> Iterator[StepRecord]:
     )
     work = Work(verified_nodes=load.block_tokens + 1, kv_read_tokens=300)
     start_ns = clock.monotonic_ns()
+    logprobs = random.Random(0)  # noqa: S311 -- no two scores alike, so that none is remembered
     for index in range(load.tokens // load.block_tokens):
         emitted = tuple(itertools.islice(pieces, load.block_tokens))
         yield StepRecord(
@@ -256,18 +258,20 @@ def _steps(request_ids: Sequence[str], load: Load) -> Iterator[StepRecord]:
             start_ns=start_ns + index * STEP_NS,
             end_ns=start_ns + (index + 1) * STEP_NS - 1,
             work=tuple(RequestWork(request_id, work) for request_id in request_ids),
-            blocks=tuple(_block(request_id, index, emitted) for request_id in request_ids),
+            blocks=tuple(
+                _block(request_id, index, emitted, -logprobs.random()) for request_id in request_ids
+            ),
         )
 
 
-def _block(request_id: str, index: int, pieces: tuple[bytes, ...]) -> BlockRecord:
+def _block(request_id: str, index: int, pieces: tuple[bytes, ...], logprob: float) -> BlockRecord:
     count = len(pieces)
     return BlockRecord(
         request_id=request_id,
         block_index=index,
         token_ids=tuple(range(100, 100 + count)),
         pieces=pieces,
-        logprobs=(-0.105,) * count,
+        logprobs=(logprob,) * count,
         entropies=(0.5,) * count,
         drafted_nodes=count,
         drafted_depth=count,

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from engine.records import EngineInfo, FinishReason, StepRecord
 from engine.requests import GenerationRequest, SamplingParams
+from metering import clock
 from metering.energy.calibration import Observation
 from metering.energy.meter import EnergyMeter
 from metering.errors import InvalidCalibration
@@ -109,6 +110,7 @@ class Laboratory:
 
     def observe(self, experiment: Experiment, seconds: float) -> Observation:
         """Do this work for so long at least; raises InvalidCalibration where it isn't metered."""
+        self._settle(clock.monotonic_ns())
         self._log.take()
         until_s = time.monotonic() + seconds
         while time.monotonic() < until_s:

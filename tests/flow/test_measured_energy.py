@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pytest
 from gateway_process import Gateway, GatewayHome, make_tenant
 from metering_nvml import build_nvml_stub
@@ -15,6 +16,7 @@ from sqlalchemy import select
 from billing.receipts import Signer, verify
 from metering.bodies import EnergyBody
 from metering.database import open_database, snapshot
+from metering.energy import Calibration
 from metering.event_log import of_request
 from metering.tables import meter_windows, request_summaries
 
@@ -27,7 +29,7 @@ UUIDS = [line.split()[0] for line in BOARDS.splitlines()]
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Gateway]:
-    """A gateway whose engine is metered by a group of two boards."""
+    """A gateway whose engine is metered by a group of two boards, and calibrated by them."""
     folder = build_nvml_stub(tmp_path_factory.mktemp("nvml"))
     (folder / "scenario.txt").write_text(BOARDS)
     home = GatewayHome.create(tmp_path_factory.mktemp("measured") / "home", tiny_model)
@@ -36,7 +38,9 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Itera
         "NVML_STUB_SCENARIO": str(folder / "scenario.txt"),
         "DFLASH_ENERGY__SOURCE": "nvml",
         "DFLASH_ENERGY__NVML_DEVICE": "0,1",
+        "DFLASH_ENGINE__KV_TOKENS": "512",  # experiments are as long as there is room
     }
+    home.dflash("calibrate", "energy", "--seconds", "0.1")
     with home.running() as running:
         yield running
 
@@ -45,19 +49,22 @@ def test_measured_joules_are_signed_and_billed(gateway: Gateway) -> None:
     home = gateway.home
     tenant = make_tenant(home, tariff="energy")
     with gateway.client(tenant.key) as client:
-        body = {"prompt": "the other", "max_tokens": 40, "ignore_eos": True}
+        body = {"prompt": "the other", "max_tokens": 40, "seed": 7}
         answer = client.post("/generate", json=body).raise_for_status().json()
     envelope = answer["receipt"]
     verified = verify(envelope, Signer.open(home.path / "keys" / "receipt_ed25519.pem").key_set())
     receipt = envelope["receipt"]
     energy = receipt["energy"]
+    [path] = (home.path / "calibration").rglob("1.json")
+    fitted = msgspec.json.decode(path.read_bytes(), type=Calibration)
+    assert fitted.meter.source == "nvml_total_energy"
     assert energy == {
         "class": "measured",
         "joules": energy["joules"],
         "source": "nvml_total_energy",
         "scope": "gpu_board",
         "method": "affine-shapley/1",
-        "weights": "default",
+        "weights": fitted.id,
         "devices": UUIDS,
         "update_period_us": energy["update_period_us"],
         "uncertainty_pct": 5,
