@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -34,7 +34,8 @@ def sources(context: CliContext, *, device: str, as_json: bool) -> None:
     from metering.energy.provenance import together
     from metering.errors import SourceUnavailable
 
-    settings, found = _settings(context), []
+    settings = _settings(context)
+    found: list[dict[str, Any]] = []
     for name in (*FOR_GPU, *FOR_CPU):
         try:
             opened = open_named(name, settings, os.getpid(), device)

@@ -19,6 +19,7 @@ from dashboards.rendering import PREFIX, STATIC
 from dashboards.security import SecurityHeaders
 from dashboards.sessions import checked_form, session_middleware
 from engine.records import EngineInfo, EngineStats
+from metering.energy import Grid
 
 STATIC_MAX_AGE_S = 30 * 86_400
 
@@ -45,6 +46,7 @@ def dashboard_router(
     engine_stats: Callable[[], EngineStats | None],
     engine_info: Callable[[], EngineInfo | None],
     session_secret: bytes,
+    grid: Grid | None = None,
     secure_cookies: bool = False,
 ) -> Router:
     """Everything under `/dashboard`, self-contained: sessions, errors, headers and files too.
@@ -52,7 +54,7 @@ def dashboard_router(
     `session_secret` must survive restarts and be the same in every process, or sessions end with
     them. `secure_cookies` belongs on wherever browsers reach the gateway over HTTPS.
     """
-    host = Host(database, authenticate, recall, audit, signer, engine_stats, engine_info)
+    host = Host(database, authenticate, recall, audit, signer, engine_stats, engine_info, grid)
     pages = Router(
         path="/",
         route_handlers=HANDLERS,

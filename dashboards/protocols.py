@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine
 
 from billing.receipts import Signer
 from engine.records import EngineInfo, EngineStats
+from metering.energy import Grid
 
 
 class Principal(Protocol):
@@ -66,3 +67,4 @@ class Host:
     signer: Signer  # a verdict signs an adjustment
     engine_stats: Callable[[], EngineStats | None]  # null while no engine answers
     engine_info: Callable[[], EngineInfo | None]
+    grid: Grid | None = None  # by which carbon is shown; null: it isn't

@@ -110,6 +110,7 @@ def show_overview(
         spend_chart=spend_chart(charges, days, desk.currency),
         usage=usage_totals(usage),
         energy=class_totals(usage),
+        grid=host.grid,
         energy_chart=energy_chart(usage, days),
         scores_chart=scores_chart(scores),
         receipts=receipts,

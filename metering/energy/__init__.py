@@ -2,6 +2,7 @@
 
 from metering.energy.attribution import Claim, Policy, StepCosts
 from metering.energy.calibration import Calibration
+from metering.energy.carbon import Grid
 from metering.energy.meter import EnergyMeter
 from metering.energy.opening import open_meter
 from metering.energy.provenance import Provenance, shown_uj
@@ -13,6 +14,7 @@ __all__ = [
     "Claim",
     "EnergyMeter",
     "EnergySettings",
+    "Grid",
     "PendingStep",
     "Policy",
     "Provenance",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import msgspec
 
 from metering.energy.attribution import POLICIES, StepCosts
+from metering.energy.carbon import Grid
 from metering.errors import InvalidEnergySettings
 
 SOURCES = (
@@ -72,6 +75,12 @@ class EnergySettings(msgspec.Struct, frozen=True):
         if fixed is None or prefill is None or node is None or kv_read is None:
             return None
         return StepCosts(fixed, prefill, node, kv_read)
+
+    @property
+    def grid(self) -> Grid | None:
+        """What carbon is shown by; null where it isn't."""
+        intensity = self.grid_gco2e_per_kwh
+        return None if intensity is None else Grid(Decimal(repr(intensity)))
 
     def _check_costs(self) -> None:
         given = [cost for cost in self._given_costs() if cost is not None]
