@@ -170,7 +170,10 @@ def split(energy_uj: int, claims: Sequence[Claim], policy: Policy) -> dict[str, 
         weights[OVERHEAD] += weight.recomputed
     divided: dict[str, int] = {}
     for name, share in apportion(energy_uj, weights).items():
-        divided |= apportion(share, dict.fromkeys(payers.get(name, [OVERHEAD]), 1))
+        named = payers.get(name, [OVERHEAD])
+        divided |= (
+            {named[0]: share} if len(named) == 1 else apportion(share, dict.fromkeys(named, 1))
+        )
     return divided
 
 

@@ -176,7 +176,10 @@ class EnergyMeter:
             self.sample(only_due=True)
 
     def _measure_periods(self) -> None:
-        """Find out how often the counters move, and sample twice as often, within reason."""
+        """Find out how often the counters move, and sample twice as often, within reason.
+
+        What can be read at will is read whenever a step has ended.
+        """
         until_ns = clock.monotonic_ns() + round(MEASURING_S * 1e9)
         while (
             not all(track.has_period for track in self._tracks)
@@ -190,5 +193,6 @@ class EnergyMeter:
             self._provenance = together(tuple(track.provenance for track in self._tracks))
         period_us = self._provenance.update_period_us
         if period_us is not None:
-            self._period_s = min(self._period_s, max(PERIOD_S_MIN, period_us / 2e6))
             log.info("energy.period_measured", update_period_us=period_us)
+            if not self.at_will:
+                self._period_s = min(self._period_s, max(PERIOD_S_MIN, period_us / 2e6))
