@@ -55,6 +55,8 @@ TABLE: Mapping[type[Exception], Problem] = {
     metering_errors.SourceUnavailable: INTERNAL,
     metering_errors.InvalidEnergySettings: INTERNAL,
     metering_errors.NotCalibrated: INTERNAL,
+    metering_errors.InvalidTrace: INTERNAL,
+    metering_errors.InvalidCalibration: INTERNAL,
     # billing
     billing_errors.BillingError: INTERNAL,
     billing_errors.InvalidAmount: Problem(400, "invalid_amount", "This is not an amount"),

@@ -21,6 +21,7 @@ from dashboards.rendering import PREFIX, STATIC
 from dashboards.security import SecurityHeaders
 from dashboards.sessions import checked_form, session_middleware
 from engine.records import EngineInfo, EngineStats
+from metering.energy import Grid
 
 STATIC_MAX_AGE_S = 30 * 86_400
 
@@ -52,6 +53,7 @@ def dashboard_router(
     engine_info: Callable[[], EngineInfo | None],
     session_secret: bytes,
     provider: Provider | None = None,
+    grid: Grid | None = None,
     secure_cookies: bool = False,
 ) -> Router:
     """Everything under `/dashboard`, self-contained: sessions, errors, headers and files too.
@@ -61,7 +63,7 @@ def dashboard_router(
     """
     host = Host(
         *(database, authenticate, recall, audit, project_names, signer),
-        *(engine_stats, engine_info, provider),
+        *(engine_stats, engine_info, provider, grid),
     )
     pages = Router(
         path="/",

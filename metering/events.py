@@ -114,10 +114,15 @@ class EnergySummary(msgspec.Struct, frozen=True):
     energy_class: EnergyClass
     energy_uj: int | None
     shown_uj: int | None  # floored to 0.1 J: what the tenant sees and pays
-    source: str  # "nvml_total_energy", "rapl_powercap", "cpu_time", "none"
-    scope: str  # "gpu_board", "cpu_package", "process", "none"
+    source: str  # "nvml_total_energy", "rapl_powercap", "cpu_time", "none", ...
+    scope: str  # "gpu_board", "cpu_package", "process", "none", ...
     method: str  # "affine-shapley/1"
     uncertainty_pct: int | None
+    # Where the method's coefficients come from: "default" (measured nowhere), "configured",
+    # "calibration/<version>/<hash>", "none" where it has none; null on records older than this.
+    weights: str | None = None
+    devices: tuple[str, ...] = ()  # "GPU-<uuid>", ...
+    update_period_us: int | None = None  # how often the counter moves, as measured
 
 
 class RequestSummary(msgspec.Struct, frozen=True):
