@@ -13,10 +13,17 @@ from metering.semantic.json_text import Json
 from metering.semantic.lines import Lines
 from metering.semantic.python_code import Python
 from metering.semantic.scanner import Scanner
+from metering.semantic.script import Script
+from metering.semantic.script_grammar import JAVASCRIPT, TSX, TYPESCRIPT
 from metering.semantic.tiling import Tiling
 
 PYTHON_NAMES = frozenset({"python", "py", "python3", "py3"})
 JSON_NAMES = frozenset({"json", "jsonl", "ndjson", "geojson"})
+SCRIPT_NAMES = {
+    **dict.fromkeys(("javascript", "js", "mjs", "cjs", "jsx", "node"), JAVASCRIPT),
+    **dict.fromkeys(("typescript", "ts", "mts", "cts"), TYPESCRIPT),
+    "tsx": TSX,
+}
 EXTRA_INDENT_MAX = 3
 
 _OPENING = re.compile(r"(?P<indent>[ \t]*)(?P<marks>`{3,}|~{3,})(?P<info>.*)")
@@ -122,6 +129,8 @@ def _body(info: str) -> Scanner:
         return Python()
     if language in JSON_NAMES:
         return Json(_lines, many=True)
+    if language in SCRIPT_NAMES:
+        return Script(SCRIPT_NAMES[language])
     return Lines()
 
 
