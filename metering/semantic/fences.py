@@ -15,6 +15,8 @@ from metering.semantic.python_code import Python
 from metering.semantic.scanner import Scanner
 from metering.semantic.script import Script
 from metering.semantic.script_grammar import JAVASCRIPT, TSX, TYPESCRIPT
+from metering.semantic.shell import Shell
+from metering.semantic.sql import Sql
 from metering.semantic.tiling import Tiling
 
 PYTHON_NAMES = frozenset({"python", "py", "python3", "py3"})
@@ -24,6 +26,8 @@ SCRIPT_NAMES = {
     **dict.fromkeys(("typescript", "ts", "mts", "cts"), TYPESCRIPT),
     "tsx": TSX,
 }
+SQL_NAMES = frozenset({"sql", "postgresql", "postgres", "mysql", "sqlite", "plpgsql", "tsql"})
+SHELL_NAMES = frozenset({"bash", "sh", "shell", "zsh"})
 EXTRA_INDENT_MAX = 3
 
 _OPENING = re.compile(r"(?P<indent>[ \t]*)(?P<marks>`{3,}|~{3,})(?P<info>.*)")
@@ -131,6 +135,10 @@ def _body(info: str) -> Scanner:
         return Json(_lines, many=True)
     if language in SCRIPT_NAMES:
         return Script(SCRIPT_NAMES[language])
+    if language in SQL_NAMES:
+        return Sql()
+    if language in SHELL_NAMES:
+        return Shell()
     return Lines()
 
 

@@ -1,10 +1,10 @@
-"""JavaScript and TypeScript: a unit per simple statement, header of a block, closing brace, comment.
+"""JavaScript, TypeScript: a unit per simple statement, header of a block, its brace, comment.
 
 A header is what leads to a block of statements or members (`if (x) {`, `class A {`,
 `app.get("/", () => {`), so the statements in a callback are units too; an object literal stays in
 its statement. The brace that closes a block is a `bracket`, together with what its statement goes
 on with (`}, 500);`). A new line ends a statement unless its last token or the next character shows
-that it goes on. Each clause is read by tree-sitter once, when it ends, so work is linear in the text.
+that it goes on. Each clause is read by tree-sitter once, when it ends: work is linear in the text.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _BLOCK_WORDS = frozenset({
 })
 _NAME_BLOCKS = frozenset({"function", "class", "interface", "enum", "namespace", "module"})
 _IN_PARENTHESES = frozenset({"if", "for", "while", "with"})
-_BLOCK_FOLLOWS = frozenset({"else", "do", "try", "finally", "static"})
+_BLOCK_FOLLOWS = frozenset({"else", "do", "try", "catch", "finally", "static"})
 _OBJECT_FOLLOWS = frozenset({
     "return", "import", "export", "default", "from", "typeof", "in", "of", "new", "await",
-    "yield", "throw", "case", "void", "delete", "as", "type", "const", "let", "var",
+    "yield", "throw", "case", "delete", "as", "type", "const", "let", "var",
 })
 # None of these begins a line inside brackets, so one that does shows the bracket to be lost.
 _BEGIN_ANEW = frozenset({
@@ -61,6 +61,7 @@ class Script:
     """The scanner of JavaScript or TypeScript text."""
 
     __slots__ = (
+        "_angles",
         "_assigns",
         "_braces",
         "_chars",
@@ -105,6 +106,7 @@ class Script:
         self._waiting = False  # a header is whole, if no brace follows
         self._names_block = False  # a word in it does, `class` say
         self._assigns = False
+        self._angles = 0  # open ones, of type parameters if they are paired
         self._ternaries = 0
         self._braces = 0  # that were read and open no block
         self._word_at = 0  # byte offset of the last word
@@ -244,6 +246,7 @@ class Script:
         assert self._chars is not None, "a clause was begun"
         if tiling.kind == OVERSIZE:
             self._chars.clear()
+            self._held.clear()
         if not lexer.in_code:
             self._chars.append(char)
             lexer.read(char)
@@ -263,10 +266,10 @@ class Script:
         if char == ":" and not lexer.stack and self._ends_case():
             self._end_header(tiling)
             return
-        if not lexer.stack and (char == ";" or (char == "," and self._body in _LIST_BODIES)):
+        if not lexer.stack and (char == ";" or (char == "," and self._ends_listed())):
             self._end(tiling)
             return
-        if not lexer.stack and char in "=?.":
+        if not lexer.stack and char in "=?.<>":
             self._note_operator(char)
         lexer.read(char)
         if char == "\n":
@@ -344,10 +347,18 @@ class Script:
         """Keep count of what `:` may answer; `?.` and `??` ask nothing."""
         if char == "=":
             self._assigns = True
+        elif char == "<":
+            self._angles += 1
+        elif char == ">":
+            self._angles -= self._lexer.last != "="
         elif self._lexer.last == "?":
             self._ternaries -= 1
         elif char == "?":
             self._ternaries += 1
+
+    def _ends_listed(self) -> bool:
+        """Whether a comma outside of brackets ends a member."""
+        return self._body in _LIST_BODIES and self._angles <= 0
 
     def _ends_case(self) -> bool:
         """Whether a colon outside of brackets ends a case's header."""
@@ -401,7 +412,8 @@ class Script:
                 return False
         elif last not in ">]}" + VALUE:
             return False
-        return self._names_block or self._body == CLASS
+        in_literal = lexer.stack.endswith("{")
+        return self._names_block or self._body == CLASS or in_literal
 
     def _open_block(self, tiling: Tiling) -> bool:
         """A brace has been taken; whether it opens a block, whose header then closes."""
@@ -409,9 +421,7 @@ class Script:
         text = "".join(self._chars or ())
         if self._braces and len(text) > _BRACE_PARSE_CHARS_MAX:
             return False
-        found = script_grammar.block(
-            self._dialect, text, lexer.stack, self._rest_of, self._place
-        )
+        found = script_grammar.block(self._dialect, text, lexer.stack, self._rest_of, self._place)
         if found is None:
             self._braces += 1
             return False

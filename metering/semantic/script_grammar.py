@@ -45,7 +45,16 @@ _AROUND = {
 # What a clause goes on with, by its first word.
 _BEFORE = {"else": "if(_){}", "catch": "try{}", "finally": "try{}"}
 _BEHIND = {"do": "while(_);", "try": "finally{}"}
-_OPENERS = {"(": "_(", "[": "[", "{": "{_:", "$": "${", "`": "`", "e": "{", "<": "<_>", "t": "<_ _="}
+_OPENERS = {
+    "(": "_(",
+    "[": "[",
+    "{": "{_:",
+    "$": "${",
+    "`": "`",
+    "e": "{",
+    "<": "<_>",
+    "t": "<_ _=",
+}
 _CLOSERS = {"(": ")", "[": "]", "{": "}", "$": "}", "`": "`", "e": "}", "<": "</_>", "t": "/>"}
 _WORD = re.compile(r"[a-z]+\b")
 
@@ -76,9 +85,7 @@ class Block(NamedTuple):
     is_valid: bool
 
 
-def block(
-    dialect: Dialect, text: str, opened: str, rest_of: str | None, body: str
-) -> Block | None:
+def block(dialect: Dialect, text: str, opened: str, rest_of: str | None, body: str) -> Block | None:
     """What the brace that ends `text` opens; null where it is an object or a type.
 
     `opened`: the brackets open before it; `rest_of`: those that were open where the clause began,

@@ -19,6 +19,7 @@ WORD = "w"
 _PAIRS = {")": "(", "]": "[", "}": "{$e"}
 _ENDS_VALUE = frozenset(")]}" + VALUE + WORD)
 _WORD_MAX = 16  # longer words are no keywords
+DEPTH_MAX = 512  # deeper brackets are not followed
 
 # fmt: off
 _BEFORE_VALUE = frozenset({
@@ -29,6 +30,7 @@ _BEFORE_VALUE = frozenset({
 _WANTS_MORE = frozenset("=+-*/%&|^,.?:~(" + ARROW)
 _WORDS_WANT_MORE = frozenset(
     {"typeof", "in", "of", "new", "instanceof", "extends", "await", "as", "from", "import"}
+    | {"const", "let", "var"}
 )
 
 
@@ -104,14 +106,14 @@ class ScriptLexer:
             return
         self.in_word = False
         if char in "\"'`":
-            self.stack += char
+            self._push(char)
         elif char == "/" and self.expects_value:
-            self.stack += "r"
+            self._push("r")
         elif char == "<" and self._jsx and self.expects_value:
-            self.stack += "<t"
+            self._push("<t")
             self.last = "<"
         elif char in "([{":
-            self.stack += char
+            self._push(char)
             self.last = char
         elif char in ")]}":
             self._close(char)
@@ -137,6 +139,10 @@ class ScriptLexer:
         if partner not in "$e":
             self.last = char
 
+    def _push(self, opened: str) -> None:
+        if len(self.stack) < DEPTH_MAX:
+            self.stack += opened
+
     def _pop(self) -> None:
         self.stack = self.stack[:-1]
         if self.in_code:
@@ -154,7 +160,7 @@ class ScriptLexer:
         elif char == "`":
             self._pop()
         elif char == "{" and self.last == "$":
-            self.stack += "$"
+            self._push("$")
             self.last = "{"
             return
         self.last = "$" if char == "$" else VALUE
@@ -171,20 +177,21 @@ class ScriptLexer:
 
     def _read_jsx(self, char: str, top: str) -> None:
         if top == "c":
-            self.stack = self.stack[:-1] + ("u" if char == "/" else "<t")
+            self.stack = self.stack[:-1]
+            self._push("u" if char == "/" else "<t")
             if char == "/":
                 return
             top = "t"
         if char == "{" and top != "u":
-            self.stack += "e"
+            self._push("e")
             self.last = "{"
         elif top == "<":
             if char == "<":
-                self.stack += "c"
+                self._push("c")
         elif char == ">":
             self._end_tag(top)
         elif top == "t" and char in "\"'":
-            self.stack += char
+            self._push(char)
         elif char not in SPACES:
             self.last = char
 
