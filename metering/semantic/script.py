@@ -14,40 +14,14 @@ from typing import NamedTuple
 from metering.events import UnitState
 from metering.semantic import script_grammar
 from metering.semantic.scanner import Scanner
-from metering.semantic.script_grammar import CLASS, ENUM, INTERFACE, STATEMENTS, SWITCH, Dialect
-from metering.semantic.script_lexer import ARROW, VALUE, WORD, ScriptLexer, is_word
+from metering.semantic.script_clause import ScriptClause
+from metering.semantic.script_grammar import STATEMENTS, Dialect
+from metering.semantic.script_lexer import is_word
 from metering.semantic.sentences import SPACES
 from metering.semantic.tiling import OVERSIZE, Tiling
 
 BLOCKS_MAX = 512  # deeper ones end no clause of their own
-UNDECIDED_BRACES_MAX = 8  # read per clause; further ones are taken for objects
-_BRACE_PARSE_CHARS_MAX = 4096
-
-# fmt: off
-_MODIFIERS = frozenset({
-    "export", "default", "async", "declare", "abstract", "static", "public", "private",
-    "protected", "readonly", "override", "const",
-})
-_BLOCK_WORDS = frozenset({
-    "if", "for", "while", "with", "else", "do", "try", "catch", "finally", "switch", "function",
-    "class", "interface", "enum", "namespace", "module",
-})
-_NAME_BLOCKS = frozenset({"function", "class", "interface", "enum", "namespace", "module"})
-_IN_PARENTHESES = frozenset({"if", "for", "while", "with"})
-_BLOCK_FOLLOWS = frozenset({"else", "do", "try", "catch", "finally", "static"})
-_OBJECT_FOLLOWS = frozenset({
-    "return", "import", "export", "default", "from", "typeof", "in", "of", "new", "await",
-    "yield", "throw", "case", "delete", "as", "type", "const", "let", "var",
-})
-# None of these begins a line inside brackets, so one that does shows the bracket to be lost.
-_BEGIN_ANEW = frozenset({
-    "const", "export", "for", "if", "let", "return", "switch", "throw", "try", "var", "while",
-})
-# fmt: on
-_GO_ON = frozenset(".?:+-*/%&|^=<>,)([]`")
-_MEMBERS_GO_ON = frozenset(".?:=|&")
-_CASES = frozenset({"case", "default"})
-_LIST_BODIES = frozenset({INTERFACE, ENUM})
+_BRACE_PARSE_CHARS_MAX = 4096  # read again for a further brace of the same clause
 
 
 class Frame(NamedTuple):
@@ -61,70 +35,27 @@ class Script:
     """The scanner of JavaScript or TypeScript text."""
 
     __slots__ = (
-        "_angles",
-        "_assigns",
-        "_braces",
-        "_chars",
+        "_clause",
         "_comment",
         "_comment_is_unit",
         "_dialect",
-        "_first",
         "_frames",
         "_fresh",
         "_held",
-        "_lexer",
-        "_line_char",
-        "_line_ended",
-        "_names_block",
-        "_rest_of",
         "_slash_at",
         "_star",
-        "_ternaries",
-        "_waiting",
-        "_word_at",
     )
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._frames: tuple[Frame, ...] = ()
+        self._clause: ScriptClause | None = None  # null between clauses
         self._fresh = True  # a new line came since the last clause
         self._slash_at: int | None = None  # of a slash that may begin a comment
         self._comment = ""  # the open one's second character
         self._comment_is_unit = False
         self._star = False  # the open comment's last character is a star
         self._held: list[int] = []  # offsets of comments that may stand behind the clause
-        self._chars: list[str] | None = None  # of the clause; null between clauses
-        self._reset("")
-
-    def _reset(self, stack: str) -> None:
-        """Forget the clause before this one."""
-        self._lexer = ScriptLexer(jsx=self._dialect.jsx, stack=stack)
-        self._rest_of: str | None = None  # the brackets that were open where the clause began
-        self._first = ""  # its first word that is no modifier
-        self._line_char = ""  # the first character of its last line
-        self._line_ended = False  # a new line came that ends it unless it goes on
-        self._waiting = False  # a header is whole, if no brace follows
-        self._names_block = False  # a word in it does, `class` say
-        self._assigns = False
-        self._angles = 0  # open ones, of type parameters if they are paired
-        self._ternaries = 0
-        self._braces = 0  # that were read and open no block
-        self._word_at = 0  # byte offset of the last word
-
-    @property
-    def _body(self) -> str:
-        return self._frames[-1].body if self._frames else STATEMENTS
-
-    @property
-    def _in_members(self) -> bool:
-        return self._body not in (STATEMENTS, SWITCH)
-
-    @property
-    def _place(self) -> str:
-        """What the clause stands in, for the grammar: only cases stand in a switch."""
-        body = self._body
-        is_statement = body == SWITCH and self._first not in _CASES
-        return STATEMENTS if is_statement else body
 
     def step(self, tiling: Tiling, char: str, at: int) -> Scanner:
         """Take one character."""
@@ -137,7 +68,7 @@ class Script:
             else:
                 self._code(tiling, "/", slash_at)
                 self.step(tiling, char, at)
-        elif char == "/" and (self._chars is None or self._lexer.in_code):
+        elif char == "/" and (self._clause is None or self._clause.lexer.in_code):
             self._slash_at = at
         else:
             self._code(tiling, char, at)
@@ -147,12 +78,13 @@ class Script:
         """A text that stopped ends its line; in one that was cut, a new line did."""
         if self._slash_at is not None:
             self._code(tiling, "/", self._slash_at)
-        if self._chars is not None and not self._lexer.stack:
-            if self._waiting:
-                self._end_header(tiling)
-            elif stopped or self._line_ended:
+        clause = self._clause
+        if clause is not None and not clause.lexer.stack:
+            if clause.waiting:
+                self._end_header(tiling, clause)
+            elif stopped or clause.line_ended:
                 in_comment = bool(self._comment and self._held)
-                self._end(tiling)
+                self._end(tiling, clause)
                 if in_comment and not (stopped and self._comment == "/"):
                     tiling.close(UnitState.FRAGMENT)
         if self._comment_is_unit and self._comment == "/" and stopped:
@@ -165,8 +97,7 @@ class Script:
         twin = Script.__new__(Script)
         for name in self.__slots__:
             setattr(twin, name, getattr(self, name))
-        twin._lexer = self._lexer.copy()
-        twin._chars = None if self._chars is None else list(self._chars)
+        twin._clause = None if self._clause is None else self._clause.copy()
         twin._held = list(self._held)
         return twin
 
@@ -177,11 +108,10 @@ class Script:
         self._comment = mark
         self._star = False
         self._comment_is_unit = False
-        if self._chars is not None:
-            if self._line_ended:
+        if self._clause is not None:
+            if self._clause.line_ended:
                 self._held.append(at)
-            return
-        if self._fresh or tiling.kind is None:
+        elif self._fresh or tiling.kind is None:
             self._comment_is_unit = True
             tiling.begin("comment", at)
 
@@ -202,26 +132,13 @@ class Script:
     # Code
 
     def _code(self, tiling: Tiling, char: str, at: int) -> None:
-        if self._chars is None:
+        clause = self._clause
+        if clause is None:
             self._between(tiling, char, at)
-            return
-        is_space = char in SPACES
-        if self._line_ended and not is_space and not self._goes_on(char):
-            self._end(tiling)
+        elif self._ends_before(tiling, clause, char):
             self._code(tiling, char, at)
-            return
-        if self._waiting and not is_space and not self._may_wait(tiling, char):
-            self._code(tiling, char, at)
-            return
-        if not is_space:
-            self._line_ended = False
-            self._held.clear()
-        if is_word(char):
-            if not self._lexer.in_word:
-                self._word_at = at
-        elif self._lexer.in_word and self._lexer.in_code and self._end_word(tiling, char, at):
-            return
-        self._take(tiling, char, at)
+        elif not self._ends_before_word(tiling, clause, char, at):
+            self._take(tiling, clause, char, at)
 
     def _between(self, tiling: Tiling, char: str, at: int) -> None:
         if char == "\n":
@@ -236,211 +153,126 @@ class Script:
 
     def _begin(self, tiling: Tiling, at: int) -> None:
         tiling.begin("statement", at)
-        self._reset("")
-        self._chars = []
+        body = self._frames[-1].body if self._frames else STATEMENTS
+        self._clause = ScriptClause(body, jsx=self._dialect.jsx)
         self._fresh = False
 
-    def _take(self, tiling: Tiling, char: str, at: int) -> None:
-        """Take a character of the clause."""
-        lexer = self._lexer
-        assert self._chars is not None, "a clause was begun"
-        if tiling.kind == OVERSIZE:
-            self._chars.clear()
-            self._held.clear()
-        if not lexer.in_code:
-            self._chars.append(char)
-            lexer.read(char)
-            if char == "\n":
-                self._end_line()
-            return
-        if char == "}" and not lexer.closes("}"):
-            self._end(tiling)
-            self._close_block(tiling, at)
-            return
-        if char == "{" and self._opens_block():
-            self._chars.append(char)
-            if self._open_block(tiling):
-                return
-            self._chars.pop()
-        self._chars.append(char)
-        if char == ":" and not lexer.stack and self._ends_case():
-            self._end_header(tiling)
-            return
-        if not lexer.stack and (char == ";" or (char == "," and self._ends_listed())):
-            self._end(tiling)
-            return
-        if not lexer.stack and char in "=?.<>":
-            self._note_operator(char)
-        lexer.read(char)
-        if char == "\n":
-            self._end_line()
-        elif not self._line_char and char not in SPACES:
-            self._line_char = char
-        if char == ")" and not lexer.stack and self._first in _IN_PARENTHESES:
-            self._waiting = self._rest_of is None and not self._in_members
-
-    def _end_line(self) -> None:
-        lexer = self._lexer
-        decorates = self._line_char == "@" and not lexer.stack
-        if not (lexer.stack or lexer.wants_more or self._waiting or decorates):
-            self._line_ended = True
-        self._line_char = ""
-
-    def _goes_on(self, char: str) -> bool:
-        """Whether a line that begins so goes on with the statement of the line before."""
-        if char == "{":
-            return self._opens_block()
-        if char == "}":
+    def _ends_before(self, tiling: Tiling, clause: ScriptClause, char: str) -> bool:
+        """Whether a character shows that the clause ended on a line before, or as a header."""
+        if char in SPACES:
             return False
-        return char in (_MEMBERS_GO_ON if self._in_members else _GO_ON)
-
-    def _may_wait(self, tiling: Tiling, char: str) -> bool:
-        """A header without a brace so far: whether it may still get one. If not, it ends."""
-        self._waiting = False
-        if char == "{" or (self._first == "else" and char == "i"):
+        if clause.line_ended and not clause.goes_on(char):
+            self._end(tiling, clause)
             return True
-        if char == ";" and self._first == "while":
-            return True  # behind a `do` block
-        self._end_header(tiling)
+        if clause.waiting and not clause.goes_on_waiting(char):
+            self._end_header(tiling, clause)
+            return True
+        clause.line_ended = False
+        self._held.clear()
         return False
 
-    def _end_word(self, tiling: Tiling, char: str, at: int) -> bool:
-        """A word is over. Whether the clause ended before it, and a new one began with it."""
-        lexer, word, before = self._lexer, self._lexer.word, self._first
-        self._names_block = self._names_block or word in _NAME_BLOCKS
-        if not lexer.stack:
-            if before == "else" and word != "if":
-                self._split(tiling, char, at, header=True)
-                return True
-            if before in _MODIFIERS or before in ("", "else"):
-                self._first = word
-                self._waiting = word in ("else", "do") and not self._in_members
+    def _ends_before_word(self, tiling: Tiling, clause: ScriptClause, char: str, at: int) -> bool:
+        """Whether a word that is over shows that the clause ended before it."""
+        lexer = clause.lexer
+        if is_word(char):
+            if not lexer.in_word:
+                clause.word_at = at
             return False
-        if char == " " and word in _BEGIN_ANEW and self._word_begins_line():
-            self._split(tiling, char, at, header=False)
-            return True
-        return False
-
-    def _word_begins_line(self) -> bool:
-        assert self._chars is not None, "a clause was begun"
-        text = "".join(self._chars[-64:])
-        return text.rpartition("\n")[2].strip(" \t") == self._lexer.word and "\n" in text
-
-    def _split(self, tiling: Tiling, char: str, at: int, *, header: bool) -> None:
-        """End the clause before its last word, and begin another with it."""
-        word, word_at = self._lexer.word, self._word_at
-        assert self._chars is not None, "a clause was begun"
-        if header:
-            del self._chars[-len(word) :]
-            self._end_header(tiling)
-        else:
-            self._chars = None
+        if not (lexer.in_word and lexer.in_code):
+            return False
+        word = lexer.word
+        if clause.read_word():
+            del clause.chars[-len(word) :]
+            self._end_header(tiling, clause)
+        elif char == " " and clause.word_begins_anew():
             tiling.close(UnitState.FRAGMENT)
-        self._begin(tiling, word_at)
+        else:
+            return False
+        self._begin(tiling, clause.word_at)
         for offset, letter in enumerate(word):  # words that are looked for are ASCII
-            self._code(tiling, letter, word_at + offset)
+            self._code(tiling, letter, clause.word_at + offset)
         self._code(tiling, char, at)
+        return True
+
+    def _take(self, tiling: Tiling, clause: ScriptClause, char: str, at: int) -> None:
+        """Take a character of the clause; some end it."""
+        if tiling.kind == OVERSIZE:
+            clause.chars.clear()
+            self._held.clear()
+        lexer = clause.lexer
+        if not lexer.in_code:
+            clause.read(char)
+        elif char == "}" and not lexer.closes("}"):
+            self._end(tiling, clause)
+            self._close_block(tiling, at)
+        elif char == "{" and self._open_block(tiling, clause):
+            return
+        elif lexer.stack:
+            clause.read(char)
+        elif char == ";" or (char == "," and clause.ends_member()):
+            clause.chars.append(char)
+            self._end(tiling, clause)
+        elif char == ":" and clause.ends_case():
+            clause.chars.append(char)
+            self._end_header(tiling, clause)
+        else:
+            clause.read(char)
 
     # Ends
 
-    def _note_operator(self, char: str) -> None:
-        """Keep count of what `:` may answer; `?.` and `??` ask nothing."""
-        if char == "=":
-            self._assigns = True
-        elif char == "<":
-            self._angles += 1
-        elif char == ">":
-            self._angles -= self._lexer.last != "="
-        elif self._lexer.last == "?":
-            self._ternaries -= 1
-        elif char == "?":
-            self._ternaries += 1
-
-    def _ends_listed(self) -> bool:
-        """Whether a comma outside of brackets ends a member."""
-        return self._body in _LIST_BODIES and self._angles <= 0
-
-    def _ends_case(self) -> bool:
-        """Whether a colon outside of brackets ends a case's header."""
-        if self._ternaries > 0:
-            self._ternaries -= 1
-            return False
-        return self._body == SWITCH and self._first in _CASES
-
-    def _end(self, tiling: Tiling) -> None:
+    def _end(self, tiling: Tiling, clause: ScriptClause) -> None:
         """The clause is over: read it, and close it with the comments behind it."""
-        text = "".join(self._chars or ())
-        held, line_ended = self._held, self._line_ended
-        self._chars, self._held, self._fresh = None, [], line_ended
+        held, self._held = self._held, []
+        self._clause, self._fresh = None, clause.line_ended
         if tiling.kind == OVERSIZE:
             tiling.close()
             return
-        if self._rest_of is not None:
+        if clause.rest_of is not None:
             kind = "bracket"
-            valid = script_grammar.accepts_rest(self._dialect, text, self._rest_of)
+            valid = script_grammar.accepts_rest(self._dialect, clause.text, clause.rest_of)
         else:
-            kind = "member" if self._in_members else "statement"
-            valid = not self._lexer.stack
-            valid = valid and script_grammar.accepts(self._dialect, text, self._place)
-        tiling.close(UnitState.COMPLETE if valid else UnitState.FRAGMENT, kind=kind)
+            kind = "member" if clause.in_members else "statement"
+            valid = not clause.lexer.stack and script_grammar.accepts(
+                self._dialect, clause.text, clause.place
+            )
+        tiling.close(_state(valid), kind=kind)
         for comment_at in held:
             tiling.begin("comment", comment_at)
             tiling.close()
 
-    def _end_header(self, tiling: Tiling) -> None:
+    def _end_header(self, tiling: Tiling, clause: ScriptClause) -> None:
         """The clause is a header without a brace."""
-        text = "".join(self._chars or ())
-        self._chars, self._fresh, self._waiting = None, False, False
+        self._clause, self._fresh = None, False
         self._held.clear()
-        valid = script_grammar.accepts_header(self._dialect, text, self._place)
-        tiling.close(UnitState.COMPLETE if valid else UnitState.FRAGMENT, kind="header")
+        valid = script_grammar.accepts_header(self._dialect, clause.text, clause.place)
+        tiling.close(_state(valid), kind="header")
 
     # Blocks
 
-    def _opens_block(self) -> bool:
-        """Whether a brace may open a block here, by the token before it."""
-        lexer = self._lexer
-        last = lexer.last
-        if len(self._frames) >= BLOCKS_MAX or self._braces >= UNDECIDED_BRACES_MAX:
+    def _open_block(self, tiling: Tiling, clause: ScriptClause) -> bool:
+        """Whether a brace opens a block, whose header then closes."""
+        if len(self._frames) >= BLOCKS_MAX or not clause.may_open_block():
             return False
-        if not last or last in (")", ARROW):
-            return True
-        if last == WORD:
-            if lexer.word in _BLOCK_FOLLOWS:
-                return True
-            if lexer.word in _OBJECT_FOLLOWS:
-                return False
-        elif last not in ">]}" + VALUE:
+        if clause.has_undecided and len(clause.chars) > _BRACE_PARSE_CHARS_MAX:
             return False
-        in_literal = lexer.stack.endswith("{")
-        return self._names_block or self._body == CLASS or in_literal
-
-    def _open_block(self, tiling: Tiling) -> bool:
-        """A brace has been taken; whether it opens a block, whose header then closes."""
-        lexer = self._lexer
-        text = "".join(self._chars or ())
-        if self._braces and len(text) > _BRACE_PARSE_CHARS_MAX:
-            return False
-        found = script_grammar.block(self._dialect, text, lexer.stack, self._rest_of, self._place)
+        clause.chars.append("{")
+        opened = clause.lexer.stack
+        found = script_grammar.block(
+            self._dialect, clause.text, opened, clause.rest_of, clause.place
+        )
         if found is None:
-            self._braces += 1
+            clause.chars.pop()
+            clause.took_object()
             return False
-        stands_alone = not lexer.stack and self._rest_of is None and self._is_compound(text)
-        tiling.close(UnitState.COMPLETE if found.is_valid else UnitState.FRAGMENT, kind="header")
-        self._frames += (Frame(found.body, None if stands_alone else lexer.stack),)
-        self._chars, self._fresh, self._waiting = None, False, False
+        tiling.close(_state(found.is_valid), kind="header")
+        self._frames += (Frame(found.body, None if clause.is_compound else opened),)
+        self._clause, self._fresh = None, False
         return True
-
-    def _is_compound(self, text: str) -> bool:
-        """Whether the clause ends with its block."""
-        if self._in_members:
-            return not self._assigns
-        return self._first in _BLOCK_WORDS or text == "{"
 
     def _close_block(self, tiling: Tiling, at: int) -> None:
         """A brace closes a block; a statement that the block was an operand of goes on."""
         tiling.begin("bracket", at)
-        self._fresh = False
+        self._clause, self._fresh = None, False
         if not self._frames:
             tiling.close(UnitState.FRAGMENT)
             return
@@ -449,8 +281,11 @@ class Script:
         if frame.opened is None:
             tiling.close()
             return
-        self._reset(frame.opened)
-        self._lexer.last = "}"
-        self._line_char = "}"
-        self._rest_of = frame.opened
-        self._chars = ["}"]
+        body = self._frames[-1].body if self._frames else STATEMENTS
+        self._clause = ScriptClause(body, jsx=self._dialect.jsx, rest_of=frame.opened)
+        self._clause.lexer.last = "}"
+        self._clause.chars.append("}")
+
+
+def _state(valid: bool) -> UnitState:
+    return UnitState.COMPLETE if valid else UnitState.FRAGMENT
