@@ -31,7 +31,7 @@ ABBREVIATIONS = frozenset({
     "e.g", "eg", "i.e", "ie", "vs", "cf", "viz", "approx", "fig", "figs", "eq", "eqs", "vol",
     "pp", "al",
 })
-BEFORE_NUMBERS = frozenset({"no", "nos", "p", "ch", "sec", "art", "ex", "ver"})
+BEFORE_NUMBERS = frozenset({"no", "nos", "p", "ch", "sec", "art", "ex", "v", "ver"})
 # fmt: on
 _QUOTES_OF_JAPANESE = frozenset("」』")
 _INITIALS = re.compile(r"[A-Z](\.[A-Z])*")  # "J", "U.S"

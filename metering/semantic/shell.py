@@ -41,6 +41,7 @@ _BEHIND = {
     ")": "\n:;;\nesac",
     "{": "\n:\n}",
 }
+_PROMPT = "$ "  # before a command, as in a transcript
 _FUNCTION = re.compile(r"[^\s()]{1,128}\s*\(\s*\)\s*")
 _WORD_MAX = 16
 _ENDS_WORD = SPACES | frozenset(";|&<>()\"'`")
@@ -230,7 +231,7 @@ class Shell:
 
     def _end(self, tiling: Tiling, header: str = "") -> None:
         """The clause is over: read it. `header`: the word that ends it as one."""
-        text = "".join(self._chars or ())
+        text = "".join(self._chars or ()).removeprefix(_PROMPT)
         self._chars = None
         first = self._first
         if first == "esac":
