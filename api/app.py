@@ -13,10 +13,11 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import ScalarRenderPlugin
 from sqlalchemy import Engine as Database
 
-from api import audit, keys
+from api import audit, keys, projects
 from api.admin.routes import admin_router
 from api.auth import provide_principal
 from api.error_reports import exception_handlers
+from api.exports.routes import exports_router
 from api.gateway import Gateway
 from api.health import health, ready
 from api.inference import openai_routes, routes
@@ -88,6 +89,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             ingestion_routes.report_usage,
             usage_router,
             invoices_router,
+            exports_router,
             invoice_desk_router,
             top_ups_router,
             payment_desk_router,
@@ -104,10 +106,12 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
                 authenticate=keys.authenticate,
                 recall=keys.principal_of,
                 audit=audit.write,
+                project_names=projects.names,
                 signer=gateway.signer,
                 engine_stats=gateway.engine_stats,
                 engine_info=lambda: gateway.engine.info,
                 session_secret=session_secret(settings.home / "keys" / "session.secret"),
+                provider=gateway.cashier.provider,
                 secure_cookies=settings.secure_cookies,
             ),
         ],

@@ -115,6 +115,12 @@ TABLE: Mapping[type[Exception], Problem] = {
     billing_errors.ProviderRefused: Problem(
         502, "payment_provider_refused", "The payment provider will not do this", False
     ),
+    billing_errors.UsageGone: Problem(
+        409, "usage_gone", "This usage can't be rated again: its summaries are gone"
+    ),
+    billing_errors.ExportUnavailable: Problem(
+        409, "export_unavailable", "This installation cannot write such a file"
+    ),
     billing_errors.CannotAudit: Problem(
         409, "cannot_audit", "This receipt's work can't be done again"
     ),

@@ -205,3 +205,11 @@ class ProviderRefused(BillingError):
 
 class CannotAudit(BillingError):
     """The work can't be done again: content erased, another model, a request still running."""
+
+
+class UsageGone(BillingError):
+    """Past usage that can't be rated again, because its request summaries are not there."""
+
+
+class ExportUnavailable(BillingError):
+    """A file format whose library is not installed."""

@@ -59,8 +59,9 @@ COMMANDS: dict[str, Entry] = {
         "api.receipt_cli", "Show a receipt, verify it offline, or audit it by replay."
     ),
     "invoice": Entry("billing.invoices.cli", "Close periods, and list and settle invoices."),
+    "export": Entry("api.exports.cli", "Write charges as FOCUS data, and usage and receipts."),
     "payments": Entry("billing.payments.cli", "Push to the payment provider, and see what waits."),
-    "reconcile": Entry("billing.cli", "Compare counters, events, rated lines and ledger."),
+    "reconcile": Entry("billing.cli", "Compare all books, from the engine to Stripe."),
 }
 
 

@@ -13,7 +13,13 @@ from api.auth import Principal, Scope, requires, visible_tenant
 from api.error_reports import documented
 from api.errors import Forbidden, InvalidParameter, NotFound, Unauthenticated
 from api.schemas import TenantQuery, to_time
-from api.usage import billing_routes, estimate_routes, ranges, spending_routes
+from api.usage import (
+    billing_routes,
+    estimate_routes,
+    ranges,
+    spending_routes,
+    tariff_routes,
+)
 from api.usage.ranges import BucketQuery, EndQuery, StartQuery
 from api.usage.schemas import UsageBucketView, UsageView
 from metering import queries
@@ -66,6 +72,8 @@ usage_router = Router(
         billing_routes.receipt_keys,
         estimate_routes.estimate,
         spending_routes.read_spending,
+        tariff_routes.read_tariff,
+        tariff_routes.preview_tariff,
     ],
     tags=["usage and cost"],
 )

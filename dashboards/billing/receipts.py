@@ -99,6 +99,7 @@ def list_receipts(  # noqa: PLR0917 -- injected by name, called by the router al
         desk=desk,
         range=days,
         presets=presets(days),
+        export_query=query(days),
         receipts=shown,
         cursor=cursor,
         first_url=here,

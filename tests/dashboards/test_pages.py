@@ -33,6 +33,7 @@ OPERATOR_PAGES = (
     "/reviews?state=resolved",
     "/reviews?state=lapsed",
     "/reconciliation",
+    "/unrated",
 )
 
 

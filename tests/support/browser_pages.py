@@ -118,6 +118,7 @@ class World:
         return Litestar(
             route_handlers=[
                 dashboard_router(
+                    project_names=lambda _connection, _tenant_id: {},
                     database=self.database,
                     authenticate=keys.authenticate,
                     recall=keys.principal_of,
