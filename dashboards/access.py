@@ -80,7 +80,12 @@ def navigation(viewer: Viewer) -> tuple[tuple[str, str], ...]:
     reviews = ("/reviews", "Reviews")
     if viewer.role not in OPERATOR_ROLES:
         return (reviews,)
-    return (("/engine", "Engine"), reviews, ("/reconciliation", "Reconciliation"))
+    return (
+        ("/engine", "Engine"),
+        reviews,
+        ("/economics", "Economics"),
+        ("/reconciliation", "Reconciliation"),
+    )
 
 
 def _require(viewer: Viewer, roles: frozenset[str]) -> Viewer:

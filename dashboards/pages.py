@@ -14,7 +14,7 @@ from billing.exports.downloads import ProjectNames
 from billing.receipts import Signer
 from dashboards import access, doors, failures
 from dashboards.billing import exports, invoices, overview, receipts, statement
-from dashboards.operator import engine, reconciliation, reviews
+from dashboards.operator import economics, engine, reconciliation, reviews
 from dashboards.protocols import AuditLog, FindPrincipal, Host
 from dashboards.rendering import PREFIX, STATIC
 from dashboards.security import SecurityHeaders
@@ -32,6 +32,7 @@ HANDLERS = (
     *exports.HANDLERS,
     *reviews.HANDLERS,
     *engine.HANDLERS,
+    *economics.HANDLERS,
     *reconciliation.HANDLERS,
     failures.no_such_page,
 )
