@@ -60,6 +60,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "invoice": Entry("billing.invoices.cli", "Close periods, and list and settle invoices."),
     "payments": Entry("billing.payments.cli", "Push to the payment provider, and see what waits."),
+    "measure": Entry("api.measurement.cli", "Measure how fast the books are kept."),
     "reconcile": Entry("billing.cli", "Compare all books, from the engine to Stripe."),
 }
 
