@@ -52,5 +52,3 @@ def test_both_arms_do_the_work_and_the_books_of_one_of_them_agree(
     # Two pairs of two requests, and the first one alone before them.
     assert (books.totals.requests, books.totals.receipts) == (5, 5)
     assert books.differences == ()
-        "event tokens = engine tokens less withheld"
-    }
