@@ -80,7 +80,13 @@ def navigation(viewer: Viewer) -> tuple[tuple[str, str], ...]:
     reviews = ("/reviews", "Reviews")
     if viewer.role not in OPERATOR_ROLES:
         return (reviews,)
-    return (("/engine", "Engine"), reviews, ("/reconciliation", "Reconciliation"))
+    return (
+        ("/engine", "Engine"),
+        reviews,
+        ("/reviewers", "Reviewers"),
+        ("/reconciliation", "Reconciliation"),
+        ("/unrated", "Unrated usage"),
+    )
 
 
 def _require(viewer: Viewer, roles: frozenset[str]) -> Viewer:

@@ -26,6 +26,7 @@ from dashboards.sessions import (
     known_viewer,
     take_notice,
 )
+from metering.energy import Grid
 
 PREFIX = "/dashboard"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -68,6 +69,7 @@ def environment() -> Environment:
         column=column,
         joules=joules,
         joules_exact=joules_exact,
+        carbon=carbon,
         percent=percent,
         number=number,
         score=score,
@@ -131,6 +133,12 @@ def tenths(microjoules: int) -> str:
 def joules_exact(microjoules: int | None) -> str:
     """Energy in joules to the microjoule, for whoever checks that the parts sum to the meter."""
     return _unavailable() if microjoules is None else f"{Decimal(microjoules).scaleb(-6):f} J"
+
+
+def carbon(microjoules: int | None, grid: Grid) -> str:
+    """Joules seen as grams of CO2 equivalent."""
+    grams = grid.grams(microjoules)
+    return _unavailable() if grams is None else f"{grams} g"
 
 
 def percent(share: float | None) -> str:

@@ -119,5 +119,7 @@ def foresight_of(head: HeadFile, file: ModelFile, decoder: AnyDecoder) -> Foresi
     if head.block is not None and head.card.shape is not None:
         runtime = decoder.runtime if isinstance(decoder, BlockDecoder) else None
         slots = decoder.storage.slots
-        block = open_block_head(head.card.shape, head.block, file, slots, runtime)
+        block = open_block_head(
+            *(head.card.shape, head.block, file, slots), runtime=runtime, beside=decoder.storage
+        )
     return Foresight(head.phrases, block)

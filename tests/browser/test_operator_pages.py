@@ -188,3 +188,6 @@ def test_reconciliation_finds_no_difference_and_finds_one(
     tab.page.get_by_role("link", name="Compare again").click()
     expect(tab.page.get_by_role("alert")).to_contain_text("found")
     expect(tab.page.get_by_role("table").first).to_contain_text("req_")
+    periods = tab.page.locator("section", has=tab.page.locator("#periods-title"))
+    expect(periods.get_by_role("row")).to_have_count(2)
+    expect(periods).to_contain_text(world.house.tenant_id)

@@ -94,6 +94,29 @@ def test_what_is_downloaded_verifies_offline(
     assert verified.output.startswith(f"valid: {request_id}"), verified.output
 
 
+def test_finance_takes_its_usage_and_charges_away_as_files(
+    world: World, base_url: str, tab: Tab, tmp_path: Path
+) -> None:
+    request_id = world.settle(unit(8), carries={"end_user": "eve"})
+    other = world.settle(unit(8), house=world.add_house("Umbrella"))
+    tab.sign_in(base_url, world.house.finance)
+    files = {}
+    for path, link in (
+        ("/receipts", "usage as CSV"),
+        ("/receipts", "signed receipts"),
+        ("/invoices", "CSV"),
+    ):
+        tab.page.goto(f"{base_url}/dashboard{path}")
+        with tab.page.expect_download() as download:
+            tab.page.get_by_role("link", name=link, exact=True).first.click()
+        download.value.save_as(tmp_path / "file")
+        files[link] = (tmp_path / "file").read_text()
+        assert other not in files[link]
+    assert request_id in files["usage as CSV"]
+    assert request_id in files["signed receipts"]
+    assert ",eve," in files["CSV"]
+
+
 def test_finance_sees_the_money_and_not_what_was_said(
     world: World, base_url: str, tab: Tab
 ) -> None:
