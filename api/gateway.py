@@ -44,6 +44,7 @@ from engine.tokenizer import Tokenizer
 from metering import calibration
 from metering.clock import now_us
 from metering.database import open_database, snapshot, transaction
+from metering.energy import calibration as energy_calibration
 from metering.energy import open_meter
 from metering.recorder import Recorder
 
@@ -225,7 +226,9 @@ class Gateway:
         self._settlement.engine_info = info
         with snapshot(self.database) as connection:
             self._calibrate(connection, info)
-        meter = open_meter(self.settings.energy_settings(), info.pid, info.device)
+        fitted = energy_calibration.latest(self.settings.home, energy_calibration.Subject.of(info))
+        meter = open_meter(self.settings.energy_settings(), info.pid, info.device, fitted)
+        log.info("energy.attributed", method=meter.policy.method, weights=meter.policy.weights)
         self.recorder.attach(self.engine, meter, info)
 
     def _calibrate(self, connection: Connection, info: EngineInfo) -> None:

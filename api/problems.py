@@ -55,6 +55,8 @@ TABLE: Mapping[type[Exception], Problem] = {
     metering_errors.SourceUnavailable: INTERNAL,
     metering_errors.InvalidEnergySettings: INTERNAL,
     metering_errors.NotCalibrated: INTERNAL,
+    metering_errors.InvalidTrace: INTERNAL,
+    metering_errors.InvalidCalibration: INTERNAL,
     # billing
     billing_errors.BillingError: INTERNAL,
     billing_errors.InvalidAmount: Problem(400, "invalid_amount", "This is not an amount"),
@@ -118,6 +120,15 @@ TABLE: Mapping[type[Exception], Problem] = {
     ),
     billing_errors.ProviderRefused: Problem(
         502, "payment_provider_refused", "The payment provider will not do this", False
+    ),
+    billing_errors.InvalidEconomics: Problem(
+        422, "invalid_economics", "These figures can't be reckoned with"
+    ),
+    billing_errors.UsageGone: Problem(
+        409, "usage_gone", "This usage can't be rated again: its summaries are gone"
+    ),
+    billing_errors.ExportUnavailable: Problem(
+        409, "export_unavailable", "This installation cannot write such a file"
     ),
     billing_errors.CannotAudit: Problem(
         409, "cannot_audit", "This receipt's work can't be done again"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from billing.cli import receipt
+from metering.cli_context import CliContext
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -55,6 +56,36 @@ def audit_receipts(ctx: click.Context, /, as_json: bool, **options: Any) -> None
         database.dispose()
     if different:
         ctx.exit(1)
+
+
+@receipt.command("rotate-key")
+@click.pass_obj
+def rotate_key(context: CliContext) -> None:
+    """Sign with a new key from now on. The gateway must be stopped.
+
+    Receipts that the old key signed stay verifiable, here and at `/receipt-keys`: its public part
+    is kept, marked as retired. Its private part is destroyed.
+    """
+    from api.tenure import Tenure
+    from billing.cli import KEY_FILE
+    from billing.signing import Signer
+    from metering.database import open_database, transaction
+
+    database = open_database(context.database_url)
+    tenure = Tenure(database)
+    try:
+        tenure.take()  # a gateway that went on signing with the old key would be disbelieved
+        before = Signer.open(context.home / KEY_FILE)
+        with transaction(database) as connection:
+            before.register(connection)
+            after = Signer.replace(context.home / KEY_FILE, connection)
+            context.record(
+                connection, action="receipt_key.rotated", subject=after.kid, retired=before.kid
+            )
+    finally:
+        tenure.release()
+        database.dispose()
+    click.echo(f"{after.kid} signs from now on; {before.kid} is retired")
 
 
 def _named(connection: Connection, receipts: Sequence[str], keys: Any) -> Iterator[str]:

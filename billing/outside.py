@@ -46,6 +46,18 @@ class Waiting:
     unrated: int  # tried, and without a price
 
 
+@dataclass(frozen=True, slots=True)
+class Unrated:
+    """One event that could not be rated, and why. It is tried again every round."""
+
+    tenant_id: str
+    source: str
+    id: str
+    event_time_us: int
+    ingested_at_us: int
+    reason: str
+
+
 def settle_waiting(database: Database, settlement: Settlement, *, batch: int = BATCH) -> Rated:
     """Rate up to a batch of waiting events, oldest first, a transaction for each tenant.
 
@@ -76,6 +88,16 @@ def waiting(connection: Connection) -> Waiting:
         ).select_from(outside_waiting)
     ).one()
     return Waiting(int(events), oldest, int(unrated))
+
+
+def unrated(connection: Connection, limit: int) -> list[Unrated]:
+    """What was tried and has no price, oldest first. Changes nothing."""
+    names = (outside_waiting.c[name] for name in Unrated.__slots__)
+    query = select(*names).where(outside_waiting.c.reason.is_not(None))
+    return [
+        Unrated(*row)
+        for row in connection.execute(query.order_by(outside_waiting.c.seq).limit(limit))
+    ]
 
 
 def forget_detail(connection: Connection, now_us: int) -> int:

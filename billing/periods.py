@@ -9,11 +9,13 @@ A month is as long as the clocks of its zone make it: an hour longer or shorter 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import date
 from zoneinfo import ZoneInfo
 
 from billing.errors import InvalidPeriod
+from metering.local_days import begin_us, day_of, spans
 
 _LABEL = re.compile(r"([0-9]{4})-(0[1-9]|1[0-2])")
 YEARS = range(1971, 9000)
@@ -36,13 +38,19 @@ def month(label: str, time_zone: str) -> Period:
     """The month of this label, such as "2026-11"; raises InvalidPeriod for any other text."""
     first = _first(label)
     zone = ZoneInfo(time_zone)
-    return Period(label, _begin_us(first, zone), _begin_us(_following(first), zone), time_zone)
+    return Period(label, begin_us(first, zone), begin_us(_following(first), zone), time_zone)
 
 
 def containing(at_us: int, time_zone: str) -> Period:
     """The month in which an instant lies."""
-    local = datetime.fromtimestamp(at_us // 10**6, UTC).astimezone(ZoneInfo(time_zone))
-    return month(f"{local.year:04d}-{local.month:02d}", time_zone)
+    return month(f"{day_of(at_us, ZoneInfo(time_zone)):%Y-%m}", time_zone)
+
+
+def days(period: Period) -> Iterator[tuple[int, int]]:
+    """The local days of a period as [start, end), the first and last cut to it."""
+    for _, start_us, end_us in spans(period.start_us, period.end_us, ZoneInfo(period.time_zone)):
+        if start_us < end_us:  # a zone that changed sides of the date line skipped a day
+            yield start_us, end_us
 
 
 def following(label: str) -> str:
@@ -67,17 +75,3 @@ def _first(label: str) -> date:
 
 def _following(first: date) -> date:
     return date(first.year + first.month // 12, first.month % 12 + 1, 1)
-
-
-def _begin_us(first: date, zone: ZoneInfo) -> int:
-    """The instant at which a day begins.
-
-    Where midnight is skipped, reading it by the offset before the change gives the change itself.
-    Where it comes twice, the first counts, unless the clock then still falls back into the day
-    before.
-    """
-    midnight = datetime.combine(first, time.min, zone)
-    at = int(midnight.timestamp())
-    if datetime.fromtimestamp(at, UTC).astimezone(zone).date() < first:
-        at = int(midnight.replace(fold=1).timestamp())
-    return at * 10**6

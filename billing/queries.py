@@ -6,11 +6,12 @@ Page cursors are the last row's position and exclusive: callers make them opaque
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, tzinfo
+from datetime import UTC, date, tzinfo
 
 import msgspec
-from sqlalchemy import Connection, case, func, literal, select, tuple_
+from sqlalchemy import Connection, case, func, select, tuple_
 
 from billing.ledger.accounts import Account, AccountKind
 from billing.ledger.balances import currency_of
@@ -27,10 +28,9 @@ from billing.tables import (
 )
 from billing.typical import Typical, typical_of
 from metering.events import EnergySummary, RequestSummary
+from metering.local_days import day_of, spans
 from metering.tables import request_summaries, requests
 
-# Every time zone's offset is a multiple of this, so days of any zone add up from such slots.
-SLOT_US = 15 * 60 * 10**6
 ADJUSTMENT = "adjustment"
 REVIEW_KINDS = (
     TransferKind.REVIEW_FEE,
@@ -159,37 +159,45 @@ def charges(
 
     Adjustments count on the day they were made. Days without any are absent.
     """
-    ended, made = rated_lines.c.event_time_us, adjustments.c.created_at_us
-    charged = (
-        select(
-            (ended // SLOT_US).label("slot"),
-            rated_lines.c.component,
-            rated_lines.c.currency,
-            func.sum(rated_lines.c.amount_nano).label("amount_nano"),
-        )
-        .where(rated_lines.c.tenant_id == tenant_id, ended >= start_us, ended < end_us)
-        .group_by("slot", rated_lines.c.component, rated_lines.c.currency)
-    )
+    totals: Counter[tuple[date, str, str]] = Counter()
+    query = _CHARGED.where(rated_lines.c.tenant_id == tenant_id)
+    ended = rated_lines.c.event_time_us
+    for day, first_us, last_us in _charged_days(connection, tenant_id, start_us, end_us, zone):
+        within = query.where(ended >= first_us, ended < last_us)
+        for component, currency, amount in connection.execute(within):
+            totals[day, component, currency] += int(amount)
+    made = adjustments.c.created_at_us
     adjusted = (
-        select(
-            (made // SLOT_US).label("slot"),
-            literal(ADJUSTMENT).label("component"),
-            receipts.c.currency,
-            func.sum(adjustments.c.amount_nano).label("amount_nano"),
-        )
+        select(made, receipts.c.currency, adjustments.c.amount_nano)
         .join(receipts, receipts.c.sha256 == adjustments.c.receipt_sha256)
         .where(adjustments.c.tenant_id == tenant_id, made >= start_us, made < end_us)
-        .group_by("slot", receipts.c.currency)
     )
-    totals: Counter[tuple[date, str, str]] = Counter()
-    for query in (charged, adjusted):
-        for slot, component, currency, amount in connection.execute(query):
-            day = datetime.fromtimestamp(slot * SLOT_US // 10**6, zone).date()
-            totals[day, component, currency] += int(amount)
+    for at_us, currency, amount in connection.execute(adjusted):
+        totals[day_of(at_us, zone), ADJUSTMENT, currency] += int(amount)
     return [
         DailyCharge(day, component, amount, currency)
         for (day, component, currency), amount in sorted(totals.items())
     ]
+
+
+_CHARGED = select(
+    rated_lines.c.component, rated_lines.c.currency, func.sum(rated_lines.c.amount_nano)
+).group_by(rated_lines.c.component, rated_lines.c.currency)
+
+
+def _charged_days(
+    connection: Connection, tenant_id: str, start_us: int, end_us: int, zone: tzinfo
+) -> Iterator[tuple[date, int, int]]:
+    """The days of [start, end) between the first of a tenant's lines in it and the last.
+
+    One query for each: to group a whole month by day would sort all of it.
+    """
+    ended = rated_lines.c.event_time_us
+    within = (rated_lines.c.tenant_id == tenant_id, ended >= start_us, ended < end_us)
+    first, last = (
+        connection.scalar(select(bound(ended)).where(*within)) for bound in (func.min, func.max)
+    )
+    return iter(()) if first is None or last is None else spans(first, last + 1, zone)
 
 
 def lines(connection: Connection, request_id: str) -> list[RatedLine]:

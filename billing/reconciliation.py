@@ -1,4 +1,4 @@
-"""Do all books tell the same story? Engine, events, summaries, lines, ledger, receipts, invoices.
+"""Do all books tell the same story? From the engine's counters to the payment provider's invoices.
 
 Reads one state of the database and changes nothing. Every figure is had twice, by different ways,
 and each pair that differs is named. An empty list of differences is the proof.
@@ -7,20 +7,24 @@ and each pair that differs is named. An empty list of differences is the proof.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Engine, func, select
 
-from billing import catalogue, credit_checks, request_checks, signing
+from billing import catalogue, credit_checks, period_totals, request_checks, signing
 from billing.differences import Difference
 from billing.invoices import checks
 from billing.ledger.accounts import NEVER_NEGATIVE, AccountKind
 from billing.ledger.holds import HoldState
+from billing.payments import comparison
+from billing.payments.provider import Provider
+from billing.period_totals import Ladder, PeriodTotals
 from billing.request_evidence import Evidence, gather
 from billing.review_items import OPEN_STATES
 from billing.tables import accounts, holds, review_items, transfers
 from metering.bodies import EnergyBody
+from metering.database import snapshot
 from metering.tables import engine_counters, meter_windows
 
 
@@ -55,11 +59,32 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class Scope:
+    """What to compare: everything, or one tenant's, or one period's.
+
+    The engine's counters and the accounts know neither; they are compared with everything only.
+    """
+
+    tenant_id: str | None = None
+    period: str | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether nothing is left out."""
+        return self.tenant_id is None and self.period is None
+
+
+EVERYTHING = Scope()
+
+
+@dataclass(frozen=True, slots=True)
 class Reconciliation:
     """What was compared, and every difference found."""
 
     differences: tuple[Difference, ...]
     totals: Totals
+    periods: tuple[PeriodTotals, ...]
+    provider: comparison.Counts | None = None  # null where no payment provider was asked
 
     @property
     def is_clean(self) -> bool:
@@ -67,21 +92,43 @@ class Reconciliation:
         return not self.differences
 
 
-def reconcile(connection: Connection) -> Reconciliation:
-    """Compare everything, within one snapshot."""
+def reconcile(connection: Connection, scope: Scope = EVERYTHING) -> Reconciliation:
+    """Compare what the database holds, within one snapshot. The provider is not asked."""
     keys = signing.public_keys(connection)
     version = cache(lambda version_id: catalogue.version(connection, version_id))
     totals = Totals()
+    ladder = Ladder(connection, scope.tenant_id, scope.period)
     differences: list[Difference] = []
-    for evidence in gather(connection):
-        totals.add(evidence)
-        differences += request_checks.check(evidence, version, keys)
-    differences += _engine(connection, totals)
-    differences += _projections(connection)
-    differences += _open(connection)
-    differences += checks.check(connection)
-    differences += credit_checks.check(connection)
-    return Reconciliation(tuple(differences), totals)
+    for evidence in gather(connection, scope.tenant_id):
+        if ladder.add(evidence):
+            totals.add(evidence)
+            differences += request_checks.check(evidence, version, keys)
+    periods = ladder.finish()
+    differences += period_totals.check(periods)
+    if scope.is_everything:
+        differences += _engine(connection, totals)
+        differences += _projections(connection)
+        differences += _open(connection)
+        differences += checks.check(connection)
+        differences += credit_checks.check(connection)
+    return Reconciliation(tuple(differences), totals, periods)
+
+
+def reconcile_with_provider(
+    database: Engine, provider: Provider, scope: Scope = EVERYTHING
+) -> Reconciliation:
+    """Compare everything, and then what the provider has with what it was told.
+
+    The provider is asked outside any transaction. Raises ProviderFailed or ProviderRefused.
+    """
+    with snapshot(database) as connection:
+        found = reconcile(connection, scope)
+    told = comparison.compare(database, provider, scope.tenant_id, scope.period)
+    for each in found.periods:
+        sums = told.sums.get((each.tenant_id, each.period))
+        if sums is not None:
+            each.due_minor, each.provider_minor = sums
+    return replace(found, differences=(*found.differences, *told.differences), provider=told.counts)
 
 
 def _engine(connection: Connection, totals: Totals) -> Iterator[Difference]:

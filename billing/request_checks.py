@@ -39,6 +39,11 @@ def check(
             yield Difference(name, evidence.request.id, str(expected), str(actual))
 
 
+def paid_nano(evidence: Evidence) -> int:
+    """What the ledger says that the request cost its tenant, before any refund."""
+    return _net(evidence, into={"earnings", "review_pool"}, kinds={"charge", "review_fee"})
+
+
 Figure = tuple[str, object, object]
 
 
@@ -151,8 +156,7 @@ def _receipt(evidence: Evidence, public_keys: Mapping[str, Any]) -> Iterator[Fig
     if evidence.summary is not None:
         tokens = document["output"]["output_tokens"]
         yield "receipt output tokens = summary", evidence.summary.output_tokens, tokens
-    paid = _net(evidence, into={"earnings", "review_pool"}, kinds={"charge", "review_fee"})
-    yield "tenant's payments = receipt total", receipt.total_nano, paid
+    yield "tenant's payments = receipt total", receipt.total_nano, paid_nano(evidence)
     given_up = -sum(
         line.amount_nano for line in evidence.lines if line.component == Component.WRITE_OFF
     )

@@ -58,12 +58,13 @@ class Evidence:
         return len(blocks), tokens, sum(block.accepted_tokens for block in blocks)
 
 
-def gather(connection: Connection) -> Iterator[Evidence]:
-    """The evidence of every request, by id, a page at a time."""
+def gather(connection: Connection, tenant_id: str | None = None) -> Iterator[Evidence]:
+    """The evidence of every request, or of one tenant's, by id, a page at a time."""
+    query = select(requests).order_by(requests.c.id).limit(PAGE)
+    if tenant_id is not None:
+        query = query.where(requests.c.tenant_id == tenant_id)
     last = ""
-    while page := connection.execute(
-        select(requests).where(requests.c.id > last).order_by(requests.c.id).limit(PAGE)
-    ).all():
+    while page := connection.execute(query.where(requests.c.id > last)).all():
         yield from _page(connection, page)
         last = page[-1].id
 

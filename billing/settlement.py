@@ -24,7 +24,7 @@ from billing.signing import Signer
 from billing.tables import rated_lines
 from billing.tables import receipts as receipts_table
 from engine.records import EngineInfo
-from metering.events import RequestSummary
+from metering.events import EnergySummary, RequestSummary
 from metering.tables import requests, tenants
 
 TEST_MODE = "test mode"
@@ -62,6 +62,21 @@ class Settlement:
         Works within the caller's transaction. Settling it again changes nothing.
         """
         self._settle(connection, summary, receivables.charge, None)
+
+    def settle_late(self, connection: Connection, request_id: str, energy: EnergySummary) -> None:
+        """Sign an adjustment that states what a settled request took. It costs nothing.
+
+        Its receipt said `unavailable`, and was priced so: what we learn late is at our expense.
+        """
+        receipts.adjust(
+            connection,
+            self._signer,
+            adjustment_id=f"{request_id}/late_energy",
+            request_id=request_id,
+            reason="late_energy",
+            amount_nano=0,
+            energy=energy,
+        )
 
     def _settle(
         self,

@@ -68,6 +68,22 @@ class Signer:
         public = key.public_key().public_bytes_raw()
         return cls(f"ed25519-{hashlib.sha256(public).hexdigest()[:16]}", encode64(public), key)
 
+    @classmethod
+    def replace(cls, path: Path, connection: Connection) -> Signer:
+        """Put a new key in the place of the one at `path`, publish it, and retire the old one.
+
+        What the old one signed stays verifiable by its public key; its private part is gone. No
+        process may go on signing with it. A crash on the way leaves one key or the other in place,
+        and whoever signs next publishes that one.
+        """
+        cls.open(path)  # only over what is a key of ours
+        fresh = path.with_name(f"{path.name}.next")
+        fresh.unlink(missing_ok=True)
+        signer = cls.open(fresh)
+        signer.register(connection)
+        fresh.replace(path)
+        return signer
+
     def seal(self, document: Mapping[str, Any]) -> Sealed:
         """Sign a document's canonical bytes. Changes nothing."""
         canonical = rfc8785.dumps(dict(document))

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, timedelta
 from zoneinfo import ZoneInfo
+
+from metering.local_days import begin_us, day_of
 
 DAYS_MAX = 366
 DAYS_DEFAULT = 30
@@ -31,12 +33,12 @@ class DateRange:
     @property
     def start_us(self) -> int:
         """The first midnight, epoch microseconds."""
-        return _midnight_us(self.first, self.zone)
+        return begin_us(self.first, self.zone)
 
     @property
     def end_us(self) -> int:
         """The midnight after the last day, epoch microseconds, exclusive."""
-        return _midnight_us(self.last + timedelta(days=1), self.zone)
+        return begin_us(self.last + timedelta(days=1), self.zone)
 
     def days(self) -> Iterator[date]:
         """Every day of the range, in order."""
@@ -63,13 +65,8 @@ def parse_range(first: str | None, last: str | None, zone: ZoneInfo, now_us: int
     return DateRange(first_day, last_day, zone)
 
 
-def local_day(at_us: int, zone: ZoneInfo) -> date:
-    """The calendar day of an instant in a time zone."""
-    return datetime.fromtimestamp(at_us // 1_000_000, UTC).astimezone(zone).date()
-
-
 def _today(zone: ZoneInfo, now_us: int) -> date:
-    return local_day(now_us, zone)
+    return day_of(now_us, zone)
 
 
 def _date(text: str) -> date:
@@ -80,8 +77,3 @@ def _date(text: str) -> date:
     if not 1971 <= day.year <= 9000:
         raise InvalidRange("Dates lie between the years 1971 and 9000.")
     return day
-
-
-def _midnight_us(day: date, zone: ZoneInfo) -> int:
-    # Where midnight does not exist (a clock change), fold=0 gives the instant the day begins.
-    return int(datetime.combine(day, time.min, zone).timestamp()) * 1_000_000

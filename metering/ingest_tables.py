@@ -79,7 +79,13 @@ outside_waiting = Table(
     Column("ingested_at_us", BigInteger, nullable=False),
     Column("reason", String(200)),  # why it could not be rated so far; null: not tried yet
 )
-Index("ix_outside_waiting_tenant", outside_waiting.c.tenant_id, outside_waiting.c.seq)
+# What waits for a person. Nothing else is indexed: every event passes through this table.
+Index(
+    "ix_outside_waiting_unrated",
+    outside_waiting.c.seq,
+    sqlite_where=outside_waiting.c.reason.is_not(None),
+    postgresql_where=outside_waiting.c.reason.is_not(None),
+)
 
 # Projections of request summaries; `dflash usage rebuild` makes them anew.
 usage_rollups = Table(

@@ -174,6 +174,9 @@ class RequestMeter:
             scope=body.scope,
             method=body.method,
             uncertainty_pct=body.uncertainty_pct,
+            weights=body.weights,
+            devices=tuple(body.device.split("+")),
+            update_period_us=body.update_period_us,
         )
 
     def replace_tail(self) -> str:

@@ -223,6 +223,17 @@ class AssignmentView(msgspec.Struct, frozen=True):
     effective_from: datetime
 
 
+class OverrideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A customer's own prices: changes (RFC 7396, null takes away) to a tariff's document.
+
+    Without a `base` it is the tariff that the tenant is on, or that its own was made from.
+    """
+
+    changes: dict[str, Any]
+    base: TariffName | None = None
+    effective_from: Instant | None = None  # null: now
+
+
 class AuditEntryView(msgspec.Struct, frozen=True):
     """Who did what to whom. `actor` is a key id, or `cli`."""
 

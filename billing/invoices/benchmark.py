@@ -1,7 +1,6 @@
 """How long the close of a month takes, beside what the same database needs to read the same rows.
 
-The month is made in the database: requests, their rated lines and their ledger, as settlement
-leaves them, a hundred tokens each. Nothing of it is kept.
+Nothing of the month is kept.
 """
 
 from __future__ import annotations
@@ -10,37 +9,17 @@ import resource
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, event, func, insert, select
+from sqlalchemy import Connection, Engine, event, func, select
 
-from billing import catalogue, periods, tariffs
-from billing.invoices import closing
-from billing.ledger import credits
-from billing.money import NANO
-from billing.tables import metadata as billing_metadata
-from billing.tables import rated_lines, tariff_versions
-from metering import clock
+from billing.invoices import closing, made_month
+from billing.tables import rated_lines
 from metering.database import open_database, snapshot, transaction
-from metering.tables import metadata as metering_metadata
-from metering.tables import requests as requests_table
-from metering.tables import tenants as tenants_table
 
-LABEL = "2026-01"
-BATCH = 2_000
 PROBE_PAUSE_S = 0.002
-COMPONENTS = (
-    ("input", "", "tokens", "0.0000001"),
-    ("output", "complete/standard", "tokens", "0.0000004"),
-    ("output", "fragment/reduced", "tokens", "0.0000005"),
-    ("energy", "estimated", "joules", "0.00000004"),
-    ("information", "", "bits", "0.00000005"),
-    ("blocks", "", "blocks", "0.00000002"),
-    ("request", "", "requests", "0.000002"),
-    ("minimum", "", "requests", "0.000001"),
-)
 
 
 def measure(
@@ -50,7 +29,7 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         database = open_database(database_url or f"sqlite:///{Path(folder) / 'bench.db'}")
         try:
-            _make(database, requests, tenants, lines)
+            made_month.make(database, requests, tenants, lines)
             return _measure(database, requests, tenants, lines)
         finally:
             database.dispose()
@@ -65,7 +44,7 @@ def _measure(database: Engine, requests: int, tenants: int, lines: int) -> dict[
 
     def run() -> None:
         nonlocal issued
-        for closed in closing.close(database, LABEL):
+        for closed in closing.close(database, made_month.LABEL):
             issued += closed.outcome is closing.Outcome.ISSUED
 
     probe.start()
@@ -134,101 +113,6 @@ class _Probe:
             started = time.perf_counter()
             with transaction(self._database):
                 self._waits_ms.append((time.perf_counter() - started) * 1000)
-
-
-def _make(database: Engine, requests: int, tenants: int, lines: int) -> None:
-    period = periods.month(LABEL, "UTC")
-    with transaction(database) as connection:
-        metering_metadata.create_all(connection)
-        billing_metadata.create_all(connection)
-        version_id = _version(connection)
-        for number in range(tenants):
-            _tenant(connection, f"ten_{number:05d}")
-    step_us = (period.end_us - period.start_us) // requests
-    numbers = iter(range(requests))
-    while batch := [number for number, _ in zip(numbers, range(BATCH), strict=False)]:
-        with transaction(database) as connection:
-            made = [
-                (
-                    f"req_{number:09d}",
-                    f"ten_{number % tenants:05d}",
-                    period.start_us + number * step_us,
-                )
-                for number in batch
-            ]
-            connection.execute(
-                insert(requests_table), [_request(*each, version_id) for each in made]
-            )
-            connection.execute(
-                insert(rated_lines),
-                [line for each in made for line in _lines(*each, version_id, lines)],
-            )
-    if database.dialect.name == "postgresql":
-        with database.connect() as connection:
-            connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("ANALYZE")
-
-
-def _version(connection: Connection) -> str:
-    shipped = tariffs.shipped()["composite"]
-    published = catalogue.publish(connection, shipped, 0)
-    found = connection.scalar(select(tariff_versions.c.id))
-    return found or published.id
-
-
-def _tenant(connection: Connection, tenant_id: str) -> None:
-    connection.execute(
-        insert(tenants_table).values(
-            id=tenant_id,
-            name=tenant_id,
-            currency="USD",
-            time_zone="UTC",
-            review_opt_in=False,
-            review_delivery="now",
-            suspended=False,
-            created_at_us=clock.now_us(),
-        )
-    )
-    catalogue.assign(connection, tenant_id, "composite", 0)
-    credits.grant(connection, tenant_id, NANO, "benchmark")
-
-
-def _request(request_id: str, tenant_id: str, at_us: int, version_id: str) -> dict[str, Any]:
-    return {
-        "id": request_id,
-        "tenant_id": tenant_id,
-        "key_id": "key_bench",
-        "model": "bench",
-        "route": "generate",
-        "tariff_version_id": version_id,
-        "status": "completed",
-        "finish_reason": "stop",
-        "parameters": "{}",
-        "input_tokens": 20,
-        "max_tokens": 100,
-        "test_mode": False,
-        "started_at_us": at_us,
-        "ended_at_us": at_us,
-    }
-
-
-def _lines(
-    request_id: str, tenant_id: str, at_us: int, version_id: str, count: int
-) -> Iterator[dict[str, Any]]:
-    for number, (component, detail, unit, price) in enumerate(COMPONENTS[:count]):
-        yield {
-            "request_id": request_id,
-            "line": number,
-            "tenant_id": tenant_id,
-            "tariff_version_id": version_id,
-            "component": component,
-            "detail": detail,
-            "quantity": "12.3" if unit in ("joules", "bits") else "20",
-            "unit": unit,
-            "unit_price": price,
-            "amount_nano": 1_000 + number,
-            "currency": "USD",
-            "event_time_us": at_us,
-        }
 
 
 def _read_all(database: Engine) -> None:

@@ -218,12 +218,7 @@ def remaining(connection: Connection, row: dict[str, Any]) -> int:
     """What is still to be paid of an invoice, in minor units; never negative."""
     if row["state"] in ("draft", "void"):
         return 0
-    forgiven = connection.scalar(
-        select(func.coalesce(func.sum(credit_notes.c.forgiven_minor), 0)).where(
-            credit_notes.c.invoice_id == row["id"]
-        )
-    )
-    return max(0, int(row["due_minor"] - paid_minor(connection, row["id"]) - int(forgiven or 0)))
+    return max(0, int(row["due_minor"]) - _covered(connection, row["id"]))
 
 
 def paid_minor(connection: Connection, invoice_id: str) -> int:
@@ -275,12 +270,17 @@ def _owed_by(row: dict[str, Any]) -> AccountKind:
 
 def _surplus(connection: Connection, row: dict[str, Any]) -> int:
     """How much of the payments went into the tenant's credit."""
+    return max(0, _covered(connection, row["id"]) - int(row["due_minor"]))
+
+
+def _covered(connection: Connection, invoice_id: str) -> int:
+    """What payments and credit notes have taken off what was due."""
     forgiven = connection.scalar(
         select(func.coalesce(func.sum(credit_notes.c.forgiven_minor), 0)).where(
-            credit_notes.c.invoice_id == row["id"]
+            credit_notes.c.invoice_id == invoice_id
         )
     )
-    return max(0, paid_minor(connection, row["id"]) + int(forgiven or 0) - int(row["due_minor"]))
+    return paid_minor(connection, invoice_id) + int(forgiven or 0)
 
 
 def _same(draft: Draft) -> tuple[Any, ...]:

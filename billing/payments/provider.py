@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,10 +42,12 @@ class ProviderEvent:
 class InvoiceState:
     """How an invoice stands at the provider."""
 
+    provider_id: str
     subject: str | None  # our id
     status: str
+    total_minor: int
     paid_minor: int
-    due_minor: int
+    remaining_minor: int
     payment_failed: bool
 
 
@@ -106,6 +108,12 @@ class Provider(Protocol):
 
     def refund(self, provider_id: str) -> RefundState:
         """How a refund stands."""
+
+    def invoices(self, customer_id: str) -> Sequence[InvoiceState]:
+        """Every invoice that a customer has there, drafts too, whoever made it."""
+
+    def payments(self, customer_id: str) -> Sequence[TopUpState]:
+        """Every payment of a customer, for whatever it was."""
 
     def invoice_of(self, intent_id: str) -> str | None:
         """The provider's id of the invoice that a payment was for, or null."""

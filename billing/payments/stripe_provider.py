@@ -31,6 +31,7 @@ API_VERSION = "2026-10-28.endive"
 SUBJECT = "dflash_id"  # the key of our id in metadata
 SIGNATURE_TOLERANCE_S = 300
 TIMEOUT_S = 20
+PAGE = 100  # the most that Stripe lists at once
 CLOCKS_DIFFER_S = 3600
 _FINALISED = ("open", "paid", "void", "uncollectible")
 _ENDED = {"won": "won", "lost": "lost"}
@@ -103,13 +104,7 @@ class StripeProvider:
         """How an invoice stands at Stripe."""
         with _translated():
             found = self._client.v1.invoices.retrieve(provider_id)
-        return InvoiceState(
-            subject=_subject(found),
-            status=str(found.status),
-            paid_minor=found.amount_paid,
-            due_minor=found.amount_due,
-            payment_failed=bool(found.attempted) and found.status == "open",
-        )
+        return _invoice_state(found)
 
     def session(self, provider_id: str) -> TopUpState:
         """How a Checkout page stands."""
@@ -152,6 +147,18 @@ class StripeProvider:
             found.amount,
             str(found.payment_intent),
         )
+
+    def invoices(self, customer_id: str) -> list[InvoiceState]:
+        """Every invoice of a customer; see `Provider.invoices`."""
+        with _translated():
+            listed = self._client.v1.invoices.list({"customer": customer_id, "limit": PAGE})
+            return [_invoice_state(found) for found in listed.auto_paging_iter()]
+
+    def payments(self, customer_id: str) -> list[TopUpState]:
+        """Every payment of a customer; see `Provider.payments`."""
+        with _translated():
+            listed = self._client.v1.payment_intents.list({"customer": customer_id, "limit": PAGE})
+            return [_intent_state(found) for found in listed.auto_paging_iter()]
 
     def invoice_of(self, intent_id: str) -> str | None:
         """The Stripe invoice that a payment was for."""
@@ -266,6 +273,18 @@ class StripeProvider:
 def _subject(found: Any) -> str | None:
     metadata = found.metadata
     return None if metadata is None else cast("str | None", metadata.to_dict().get(SUBJECT))
+
+
+def _invoice_state(found: Any) -> InvoiceState:
+    return InvoiceState(
+        provider_id=str(found.id),
+        subject=_subject(found),
+        status=str(found.status),
+        total_minor=found.total,
+        paid_minor=found.amount_paid,
+        remaining_minor=found.amount_remaining,
+        payment_failed=bool(found.attempted) and found.status == "open",
+    )
 
 
 def _intent_state(found: Any) -> TopUpState:

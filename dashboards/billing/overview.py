@@ -7,12 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from litestar import Response, get
+from sqlalchemy import Connection
 
 from billing import budgets
 from billing import queries as billing_queries
+from billing.budgets import Standing
 from billing.ledger import balances, grants
+from billing.ledger.balances import Balance
+from billing.ledger.grants import Grant
 from billing.money import format_nano
-from billing.queries import DailyCharge
+from billing.queries import DailyCharge, ReceiptRow
 from dashboards.billing.days import FirstDay, LastDay, presets, read_days
 from dashboards.charts import (
     COMPONENT_COLOURS,
@@ -24,7 +28,7 @@ from dashboards.charts import (
     stack,
 )
 from dashboards.injected import ADesk, AHost
-from dashboards.ranges import DateRange, local_day
+from dashboards.ranges import DateRange
 from dashboards.rendering import page, tenths
 from dashboards.sessions import PageRequest
 from metering import clock
@@ -32,6 +36,7 @@ from metering import queries as metering_queries
 from metering.confidence import tier
 from metering.database import snapshot
 from metering.events import ConfidenceTier, EnergyClass
+from metering.local_days import day_of
 from metering.queries import Bucket, ScoreBin, UsageBucket
 
 LATEST = 8
@@ -71,6 +76,19 @@ class ClassTotal:
         return None if self.shown_uj is None else self.shown_uj // self.requests
 
 
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A tenant's money and usage over a range of its own days, as read."""
+
+    balance: Balance
+    charges: Sequence[DailyCharge]
+    usage: Sequence[UsageBucket]
+    scores: Sequence[ScoreBin]
+    grants: Sequence[Grant]
+    budgets: Sequence[Standing]
+    receipts: Sequence[ReceiptRow]
+
+
 @get("/overview", sync_to_thread=True)
 def show_overview(
     request: PageRequest,
@@ -81,38 +99,42 @@ def show_overview(
 ) -> Response[str]:
     """The tenant's money and usage over a range of its own days."""
     days = read_days(desk, first, last)
-    start_us, end_us = days.start_us, days.end_us
     with snapshot(host.database) as connection:
-        balance = balances.balance(connection, desk.tenant_id)
-        charges = billing_queries.charges(
-            connection, desk.tenant_id, start_us, end_us, zone=desk.zone
-        )
-        usage = metering_queries.usage(
-            connection, desk.tenant_id, start_us, end_us, Bucket.DAY, zone=desk.zone
-        )
-        scores = metering_queries.confidence_histogram(connection, desk.tenant_id, start_us, end_us)
-        lots = [lot for lot in grants.listing(connection, desk.tenant_id) if lot.remaining_nano]
-        limits = budgets.standings(connection, desk.tenant_id, clock.now_us())
-        receipts = billing_queries.receipt_rows(
-            connection, desk.tenant_id, start_us=start_us, end_us=end_us, limit=LATEST
-        )
+        found = read(connection, desk.tenant_id, days)
     return page(
         request,
         "billing/overview.html",
         desk=desk,
         range=days,
         presets=presets(days),
-        balance=balance,
-        grants=lots,
-        budgets=limits,
-        spend_nano=sum(charge.amount_nano for charge in charges),
-        components=component_totals(charges),
-        spend_chart=spend_chart(charges, days, desk.currency),
-        usage=usage_totals(usage),
-        energy=class_totals(usage),
-        energy_chart=energy_chart(usage, days),
-        scores_chart=scores_chart(scores),
-        receipts=receipts,
+        balance=found.balance,
+        grants=[lot for lot in found.grants if lot.remaining_nano],
+        budgets=found.budgets,
+        spend_nano=sum(charge.amount_nano for charge in found.charges),
+        components=component_totals(found.charges),
+        spend_chart=spend_chart(found.charges, days, desk.currency),
+        usage=usage_totals(found.usage),
+        energy=class_totals(found.usage),
+        grid=host.grid,
+        energy_chart=energy_chart(found.usage, days),
+        scores_chart=scores_chart(found.scores),
+        receipts=found.receipts,
+    )
+
+
+def read(connection: Connection, tenant_id: str, days: DateRange) -> Overview:
+    """All that the page shows, from one snapshot. Changes nothing."""
+    span = (tenant_id, days.start_us, days.end_us)
+    return Overview(
+        balances.balance(connection, tenant_id),
+        billing_queries.charges(connection, *span, zone=days.zone),
+        metering_queries.usage(connection, *span, Bucket.DAY, zone=days.zone),
+        metering_queries.confidence_histogram(connection, *span),
+        grants.listing(connection, tenant_id),
+        budgets.standings(connection, tenant_id, clock.now_us()),
+        billing_queries.receipt_rows(
+            connection, tenant_id, start_us=days.start_us, end_us=days.end_us, limit=LATEST
+        ),
     )
 
 
@@ -179,7 +201,7 @@ def energy_chart(usage: Iterable[UsageBucket], days: DateRange) -> Chart:
     """Joules of each day, the classes side by side."""
     categories = tuple(day.isoformat() for day in days.days())
     rows = [
-        (local_day(bucket.start_us, days.zone).isoformat(), share.energy_class, share.shown_uj)
+        (day_of(bucket.start_us, days.zone).isoformat(), share.energy_class, share.shown_uj)
         for bucket in usage
         for share in bucket.energy
     ]

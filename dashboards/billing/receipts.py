@@ -46,6 +46,7 @@ class AdjustmentView:
     """One adjustment. `fault` is null where it verifies and cites the receipt's hash."""
 
     reason: str
+    joules: str | None  # where it states energy that settled late
     amount_nano: int
     issued_at_us: int
     fault: str | None
@@ -99,6 +100,7 @@ def list_receipts(  # noqa: PLR0917 -- injected by name, called by the router al
         desk=desk,
         range=days,
         presets=presets(days),
+        export_query=query(days),
         receipts=shown,
         cursor=cursor,
         first_url=here,
@@ -132,6 +134,7 @@ def show_receipt(
         receipt=receipt,
         reviewed=reviewed,
         withheld=withheld,
+        grid=host.grid,
         pieces=None if output is None else cut(output, summary.units if summary else ()),
     )
 
@@ -205,6 +208,7 @@ def _adjustment(
         fault = str(error)
     return AdjustmentView(
         reason=document["reason"],
+        joules=(document.get("energy") or {}).get("joules"),
         amount_nano=parse_nano(document["amount"]),
         issued_at_us=epoch_us(document["issued_at"]),
         fault=fault,

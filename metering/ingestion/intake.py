@@ -1,8 +1,9 @@
 """Storing a batch of outside events, each once, and answering for every one of them.
 
 Ids, detail and the queue of what waits to be rated are written in one transaction: there is no
-moment at which an id is taken and its usage is not there. PostgreSQL takes the batch by COPY into a
-staging table, then inserts what is new; SQLite has one writer, which looks where inserting fails.
+moment at which an id is taken and its usage is not there. The batch goes once into a temporary
+table, by COPY on PostgreSQL, and from there into the three: Python touches each event once.
+PostgreSQL inserts what is new; SQLite has one writer, which looks only where inserting fails.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from metering.ingestion import partitions
 from metering.ingestion.envelopes import OutsideEvent, Rejection
 
 CHUNK = 400
-_COLUMNS = ("tenant_id", "source", "id", "body_sha256", "event_time_us", "key_id", "body")
+# Of an event's own fields, in their order.
+_COLUMNS = ("tenant_id", "source", "id", "event_time_us", "body", "body_sha256")
 _STAGING = (
     "CREATE TEMP TABLE IF NOT EXISTS staged_events (tenant_id text, source text, id text,"
-    " body_sha256 text, event_time_us bigint, key_id text, body text) ON COMMIT DELETE ROWS"
+    " event_time_us bigint, body text, body_sha256 text)"
 )
 _COPY = f"COPY staged_events ({', '.join(_COLUMNS)}) FROM STDIN"
 # In one order everywhere, so that batches that share ids never wait for each other in a circle.
@@ -39,7 +41,7 @@ WITH fresh AS (
 ), detail AS (
     INSERT INTO outside_usage
         (tenant_id, source, id, event_time_us, ingested_at_us, key_id, body)
-    SELECT tenant_id, source, id, event_time_us, %(now)s, key_id, body
+    SELECT tenant_id, source, id, event_time_us, %(now)s, %(key_id)s, body
     FROM staged_events JOIN fresh USING (tenant_id, source, id)
 ), waiting AS (
     INSERT INTO outside_waiting (tenant_id, source, id, event_time_us, ingested_at_us)
@@ -48,6 +50,14 @@ WITH fresh AS (
 )
 SELECT tenant_id, source, id FROM fresh
 """
+_INSERT_ALL = (
+    "INSERT INTO event_ids (tenant_id, source, id, body_sha256, ingested_at_us)"
+    " SELECT tenant_id, source, id, body_sha256, :now FROM staged_events",
+    "INSERT INTO outside_usage (tenant_id, source, id, event_time_us, ingested_at_us, key_id, body)"
+    " SELECT tenant_id, source, id, event_time_us, :now, :key_id, body FROM staged_events",
+    "INSERT INTO outside_waiting (tenant_id, source, id, event_time_us, ingested_at_us)"
+    " SELECT tenant_id, source, id, event_time_us, :now FROM staged_events",
+)
 
 
 class Result(StrEnum):
@@ -59,7 +69,7 @@ class Result(StrEnum):
     REJECTED = "rejected"
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """What became of one event of a batch, in the batch's order."""
 
     id: str | None
@@ -77,11 +87,11 @@ def take(
     first: dict[Key, OutsideEvent] = {}
     for event in batch:
         if isinstance(event, OutsideEvent):
-            first.setdefault(_key(event), event)
+            first.setdefault((event.tenant_id, event.source, event.id), event)
     partitions.ensure(database, (event.event_time_us for event in first.values()))
     with transaction(database) as connection:
-        fresh = _store(connection, key_id, list(first.values())) if first else set()
-        known = _hashes(connection, first.keys() - fresh)
+        fresh = _store(connection, key_id, first) if first else set()
+        known = _hashes(connection, first.keys() - fresh) if len(fresh) < len(first) else {}
     if len(fresh) == len(batch):  # as nearly always
         return [Answer(event.id, Result.ACCEPTED) for event in batch]
     return list(_answers(batch, first, fresh, known))
@@ -108,66 +118,47 @@ def _answers(
             yield Answer(event.id, Result.CONFLICT, "this id was used before, for another body")
 
 
-def _store(connection: Connection, key_id: str, events: Sequence[OutsideEvent]) -> set[Key]:
+def _store(connection: Connection, key_id: str, events: dict[Key, OutsideEvent]) -> set[Key]:
     """Insert what is new; which ids that were."""
-    now = clock.now_us()
+    written = {"now": clock.now_us(), "key_id": key_id}
     if connection.dialect.name == "postgresql":
-        return _store_by_copy(connection, key_id, events, now)
+        return _store_by_copy(connection, list(events.values()), written)
+    connection.exec_driver_sql(_STAGING)
     try:
         with connection.begin_nested():
-            _insert(connection, key_id, events, now)
+            _store_all(connection, list(events.values()), written)
     except IntegrityError:
         # Some are there already; with one writer, looking first is enough.
-        taken = _hashes(connection, [_key(event) for event in events])
-        events = [event for event in events if _key(event) not in taken]
-        _insert(connection, key_id, events, now)
-    return {_key(event) for event in events}
+        taken = _hashes(connection, events)
+        events = {key: event for key, event in events.items() if key not in taken}
+        _store_all(connection, list(events.values()), written)
+    return set(events)
 
 
-def _insert(connection: Connection, key_id: str, events: Sequence[OutsideEvent], now: int) -> None:
+def _store_all(
+    connection: Connection, events: Sequence[OutsideEvent], written: dict[str, Any]
+) -> None:
     if not events:
         return
+    connection.exec_driver_sql("DELETE FROM staged_events")
     connection.exec_driver_sql(
-        "INSERT INTO event_ids (tenant_id, source, id, body_sha256, ingested_at_us)"
-        " VALUES (?, ?, ?, ?, ?)",
-        [(each.tenant_id, each.source, each.id, each.body_sha256, now) for each in events],
+        "INSERT INTO staged_events VALUES (?, ?, ?, ?, ?, ?)",
+        [msgspec.structs.astuple(event) for event in events],
     )
-    connection.exec_driver_sql(
-        "INSERT INTO outside_usage"
-        " (tenant_id, source, id, event_time_us, ingested_at_us, key_id, body)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [
-            (each.tenant_id, each.source, each.id, each.event_time_us, now, key_id, each.body)
-            for each in events
-        ],
-    )
-    connection.exec_driver_sql(
-        "INSERT INTO outside_waiting (tenant_id, source, id, event_time_us, ingested_at_us)"
-        " VALUES (?, ?, ?, ?, ?)",
-        [(each.tenant_id, each.source, each.id, each.event_time_us, now) for each in events],
-    )
+    for statement in _INSERT_ALL:
+        connection.exec_driver_sql(statement, written)
 
 
 def _store_by_copy(
-    connection: Connection, key_id: str, events: Sequence[OutsideEvent], now: int
+    connection: Connection, events: Sequence[OutsideEvent], written: dict[str, Any]
 ) -> set[Key]:
     cursor: Any = connection.connection.cursor()
     try:
-        cursor.execute(_STAGING)
+        cursor.execute(f"{_STAGING} ON COMMIT DELETE ROWS")
         with cursor.copy(_COPY) as copy:
             for event in events:
-                copy.write_row(
-                    (
-                        event.tenant_id,
-                        event.source,
-                        event.id,
-                        event.body_sha256,
-                        event.event_time_us,
-                        key_id,
-                        event.body,
-                    )
-                )
-        cursor.execute(_INSERT_NEW, {"now": now})
+                copy.write_row(msgspec.structs.astuple(event))
+        cursor.execute(_INSERT_NEW, written)
         return {(row[0], row[1], row[2]) for row in cursor.fetchall()}
     finally:
         cursor.close()

@@ -1,21 +1,24 @@
 """Usage of finished requests over time, and how their answers scored.
 
-Buckets are those of a time zone, so sums are taken per quarter of an hour, of which every zone's
-offset is a multiple, and added up to hours or days here. Minutes are the same in every zone.
+Buckets are those of a time zone. Days are added up one by one, between their instants; hours from
+quarters of an hour, of which every zone's offset is a multiple. Minutes are the same everywhere.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 from enum import StrEnum
+from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ColumnElement, Connection, func, select
 
 from metering.energy.provenance import SHOWN_STEP_UJ
 from metering.events import EnergyClass
+from metering.local_days import begin_us, spans
 from metering.tables import request_summaries
 
 SLOT_US = 15 * 60 * 10**6
@@ -80,31 +83,13 @@ def usage(
     zone: tzinfo = UTC,
 ) -> list[UsageBucket]:
     """Usage of requests that ended in `[start, end)`, by bucket; buckets without any are absent."""
-    column = request_summaries.c
-    slot_us = MINUTE_US if bucket is Bucket.MINUTE else SLOT_US
-    query = (
-        select(
-            (column.ended_at_us // slot_us).label("slot"),
-            column.energy_class,
-            func.sum(column.energy_uj - column.energy_uj % SHOWN_STEP_UJ),
-            func.sum(column.energy_uj),
-            func.count(),
-            func.sum(column.input_tokens),
-            func.sum(column.output_tokens),
-            func.sum(column.complete_units),
-            func.sum(column.fragment_units),
-            func.sum(column.information_ubits),
-            func.count() - func.count(column.geo_mean),
-        )
-        .where(column.ended_at_us >= start_us, column.ended_at_us < end_us)
-        .group_by("slot", column.energy_class)
-    )
-    if tenant_id is not None:
-        query = query.where(column.tenant_id == tenant_id)
     sums: defaultdict[int, dict[str, int]] = defaultdict(lambda: dict.fromkeys(_COUNTS, 0))
     energy: defaultdict[int, dict[EnergyClass, list[int]]] = defaultdict(dict)
-    for slot, energy_class, shown, exact, *counts in connection.execute(query):
-        start = _bucket_start_us(slot * slot_us, bucket, zone)
+    owned = [] if tenant_id is None else [request_summaries.c.tenant_id == tenant_id]
+    read = _by_day if bucket is Bucket.DAY else _by_slot
+    for start, energy_class, shown, exact, *counts in read(
+        connection, owned, start_us, end_us, bucket=bucket, zone=zone
+    ):
         for name, count in zip(_COUNTS, counts, strict=True):
             sums[start][name] += int(count or 0)
         of_class = energy[start].setdefault(EnergyClass(energy_class), [0, 0, 0])
@@ -144,6 +129,65 @@ def confidence_histogram(
     ]
 
 
+_ENDED = request_summaries.c.ended_at_us
+_SUMS = (
+    request_summaries.c.energy_class,
+    func.sum(request_summaries.c.energy_uj - request_summaries.c.energy_uj % SHOWN_STEP_UJ),
+    func.sum(request_summaries.c.energy_uj),
+    func.count(),
+    func.sum(request_summaries.c.input_tokens),
+    func.sum(request_summaries.c.output_tokens),
+    func.sum(request_summaries.c.complete_units),
+    func.sum(request_summaries.c.fragment_units),
+    func.sum(request_summaries.c.information_ubits),
+    func.count() - func.count(request_summaries.c.geo_mean),
+)
+Sums = Iterator[tuple[Any, ...]]  # where the bucket begins, then as in `_SUMS`
+
+
+def _by_day(
+    connection: Connection,
+    owned: Sequence[ColumnElement[bool]],
+    start_us: int,
+    end_us: int,
+    *,
+    bucket: Bucket,
+    zone: tzinfo,
+) -> Sums:
+    """A query for each day between the first request and the last: none has to sort them all."""
+    within = (*owned, start_us <= _ENDED, end_us > _ENDED)
+    first, last = (
+        connection.scalar(select(bound(_ENDED)).where(*within)) for bound in (func.min, func.max)
+    )
+    if first is None or last is None:
+        return
+    query = select(*_SUMS).where(*owned).group_by(request_summaries.c.energy_class)
+    for day, from_us, to_us in spans(first, last + 1, zone):
+        begins_us = begin_us(day, zone)
+        for row in connection.execute(query.where(from_us <= _ENDED, to_us > _ENDED)):
+            yield (begins_us, *row)
+
+
+def _by_slot(
+    connection: Connection,
+    owned: Sequence[ColumnElement[bool]],
+    start_us: int,
+    end_us: int,
+    *,
+    bucket: Bucket,
+    zone: tzinfo,
+) -> Sums:
+    """One query for slots of which every bucket is made."""
+    slot_us = MINUTE_US if bucket is Bucket.MINUTE else SLOT_US
+    query = (
+        select((_ENDED // slot_us).label("slot"), *_SUMS)
+        .where(*owned, start_us <= _ENDED, end_us > _ENDED)
+        .group_by("slot", request_summaries.c.energy_class)
+    )
+    for slot, *sums in connection.execute(query):
+        yield (_hour_us(slot * slot_us, zone) if bucket is Bucket.HOUR else slot * slot_us, *sums)
+
+
 def _classes(by_class: dict[EnergyClass, list[int]]) -> tuple[ClassEnergy, ...]:
     return tuple(
         ClassEnergy(energy_class, count, None, None)
@@ -153,14 +197,9 @@ def _classes(by_class: dict[EnergyClass, list[int]]) -> tuple[ClassEnergy, ...]:
     )
 
 
-def _bucket_start_us(at_us: int, bucket: Bucket, zone: tzinfo) -> int:
-    if bucket is Bucket.MINUTE:
-        return at_us
+def _hour_us(at_us: int, zone: tzinfo) -> int:
     local = datetime.fromtimestamp(at_us // 10**6, zone)
-    start = local.replace(minute=0, second=0, microsecond=0)
-    if bucket is Bucket.DAY:
-        start = start.replace(hour=0, fold=0)
-    return int(start.timestamp()) * 10**6
+    return int(local.replace(minute=0, second=0, microsecond=0).timestamp()) * 10**6
 
 
 def _hundredths(place: int, bins: int) -> str:

@@ -76,6 +76,7 @@ class Recorder:
         self.calibration: Calibration | None = None
         self._energy_wait_s = energy_wait_s
         self._live = LiveRequests()
+        self._settler = settler
         self._closer = Closer(database, self._live, settler, sink)
         self._writer = threading.RLock()
         self._canceller: RequestCanceller | None = None
@@ -96,13 +97,14 @@ class Recorder:
             if self._books is not None:
                 self._books.close()
             self._canceller = canceller
-            self._books = EnergyBooks(self._database, self._live, meter, self._writer)
+            self._books = EnergyBooks(
+                self._database, self._live, meter, self._writer, self._settler
+            )
             self._surroundings = Surroundings(
                 live=self._live,
                 gate=self._gate,
                 vocab_size=info.vocab_size,
-                provenance=meter.provenance,
-                energy_so_far_uj=self._books.so_far_uj,
+                energy_so_far=self._books.so_far,
             )
             meter.start()
             self._closer.start(self._books, self._energy_wait_s)

@@ -14,7 +14,7 @@ from alembic import op
 from billing import review_triggers
 
 revision = "confidence"
-down_revision = "payments"
+down_revision = "indexes"
 branch_labels = None
 depends_on = None
 

@@ -20,16 +20,21 @@ from billing_world import (
     settlement,
     window,
 )
+from invoice_world import at
 from sqlalchemy import Connection, Engine, delete, select, text, update
 
 from billing import request_evidence, review, triggers
 from billing.gate import HoldGate
-from billing.reconciliation import Reconciliation, reconcile
+from billing.invoices import closing
+from billing.invoices.tables import invoice_lines, invoices
+from billing.invoices.triggers import drop as drop_invoice_triggers
+from billing.reconciliation import Reconciliation, Scope, reconcile
 from billing.settlement import Settlement
 from billing.tables import accounts, holds, rated_lines, receipts, review_items, transfers
+from metering import clock
 from metering.database import transaction
 from metering.events import EndedBy, RequestStatus
-from metering.tables import request_summaries, requests, usage_events
+from metering.tables import request_summaries, requests, tenants, usage_events
 
 TERMS = tariff(
     input={"per_million": "0.1"},
@@ -299,3 +304,65 @@ def test_many_requests_are_read_page_by_page(
         found = reconcile(connection)
     assert found.is_clean
     assert found.totals.requests == 8
+
+
+MARCH, APRIL = at("2026-03-31 23:30"), at("2026-03-31 22:30")  # in London and in Berlin
+
+
+def test_each_period_of_each_tenant_is_the_same_in_every_book(
+    database: Engine, settler: Settlement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same instants lie in March where clocks are behind, and in April where they are not."""
+    monkeypatch.setattr(clock, "now_us", lambda: at("2026-05-10 00:00"))
+    with transaction(database) as connection:
+        settler._signer.register(connection)
+        for tenant_id, zone in (("ten_1", "America/New_York"), ("ten_2", "Europe/Berlin")):
+            add_tenant(connection, tenant_id, pays=TERMS)
+            connection.execute(
+                update(tenants).where(tenants.c.id == tenant_id).values(time_zone=zone)
+            )
+            for number, when in enumerate((MARCH, APRIL)):
+                request = add_request(connection, f"req_{tenant_id}_{number}", tenant_id)
+                HoldGate().admit(connection, request, expires_at_us=FAR_US)
+                final = summary(
+                    request_id=request.id,
+                    tenant_id=tenant_id,
+                    started_at_us=when,
+                    ended_at_us=when,
+                )
+                emit(connection, ended(connection, settler, final))
+    list(closing.close(database, "2026-03", "ten_1"))
+    list(closing.close(database, "2026-04", "ten_2"))
+    with transaction(database) as connection:
+        found = reconcile(connection)
+        assert found.differences == ()
+        march, april = found.periods
+        assert (march.tenant_id, march.period) == ("ten_1", "2026-03")
+        assert (april.tenant_id, april.period) == ("ten_2", "2026-04")
+        for each in (march, april):
+            assert (each.requests, each.event_tokens, each.summary_tokens) == (2, 20, 20)
+            assert each.is_billed
+            assert 0 < each.rated_nano == each.receipts_nano == each.ledger_nano
+            assert each.billed_nano == each.rated_nano
+        assert reconcile(connection, Scope("ten_2")).periods == (april,)
+        assert reconcile(connection, Scope(period="2026-03")).periods == (march,)
+        assert reconcile(connection, Scope("ten_2", "2026-03")).periods == ()
+    with transaction(database) as connection:
+        for statement in drop_invoice_triggers(connection.dialect.name):
+            connection.exec_driver_sql(statement)
+        connection.execute(
+            update(invoice_lines)
+            .where(
+                invoice_lines.c.invoice_id.in_(
+                    select(invoices.c.id).where(invoices.c.tenant_id == "ten_1")
+                ),
+                invoice_lines.c.line == 0,
+            )
+            .values(amount_nano=invoice_lines.c.amount_nano + 1)
+        )
+    with transaction(database) as connection:
+        (difference,) = reconcile(connection).differences
+    assert (difference.check, difference.subject) == (
+        "billed = rated and adjusted",
+        "ten_1 2026-03",
+    )

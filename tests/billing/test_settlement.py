@@ -337,3 +337,20 @@ def test_the_sweep_after_a_settlement_finds_nothing(
     run(connection, settler, summary())
     mark(connection, "req_1", RequestStatus.COMPLETED)
     assert holds.expire(connection, FAR_US) == 0
+
+
+def test_energy_that_settles_late_is_a_signed_adjustment_that_costs_nothing(
+    connection: Connection, settler: Settlement
+) -> None:
+    receipt = run(connection, settler, summary(energy=energy("unavailable", None)))
+    before = balances(connection)
+    late = energy("measured", 4_560_000)
+    for _ in range(2):
+        settler.settle_late(connection, "req_1", late)
+    [envelope] = receipts.adjustments(connection, "req_1")
+    verified = receipts.verify_adjustment(envelope, receipts.public_keys(connection))
+    assert (verified.reason, verified.amount_nano) == ("late_energy", 0)
+    stated = envelope["adjustment"]["energy"]
+    assert (stated["class"], stated["joules"]) == ("measured", "4.5")
+    assert receipt["energy"]["joules"] is None
+    assert balances(connection) == before

@@ -161,15 +161,17 @@ def test_a_session_secret_that_is_too_short_is_refused() -> None:
 @pytest.mark.parametrize(
     ("role", "closed"),
     [
-        ("owner", ["/engine", "/reviews", "/reviews/x", "/reconciliation"]),
-        ("developer", ["/engine", "/reviews", "/reconciliation"]),
-        ("finance", ["/engine", "/reviews", "/reconciliation"]),
+        ("owner", ["/engine", "/reviews", "/reviews/x", "/reconciliation", "/unrated"]),
+        ("developer", ["/engine", "/reviews", "/reconciliation", "/unrated"]),
+        ("finance", ["/engine", "/reviews", "/reconciliation", "/unrated"]),
         (
             "reviewer",
             [
                 "/engine",
+                "/economics",
                 "/reviewers",
                 "/reconciliation",
+                "/unrated",
                 "/overview",
                 "/receipts",
                 "/statement",

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.ranges import DAYS_MAX, DateRange, InvalidRange, local_day, parse_range
+from dashboards.ranges import DAYS_MAX, DateRange, InvalidRange, parse_range
+from metering.local_days import day_of
 
 BERLIN = ZoneInfo("Europe/Berlin")
 UTC_ZONE = ZoneInfo("UTC")
@@ -68,6 +69,6 @@ def test_every_moment_of_a_range_falls_on_one_of_its_days(
 ) -> None:
     days = DateRange(first, date.fromordinal(first.toordinal() + length), ZoneInfo(zone))
     at_us = days.start_us + int((days.end_us - days.start_us) * moment)
-    assert local_day(at_us, days.zone) in set(days.days())
-    assert local_day(days.start_us - 1_000_000, days.zone) < days.first
-    assert local_day(days.end_us, days.zone) > days.last
+    assert day_of(at_us, days.zone) in set(days.days())
+    assert day_of(days.start_us - 1_000_000, days.zone) < days.first
+    assert day_of(days.end_us, days.zone) > days.last

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fake_stripe import SECRET
+from fake_stripe_objects import SECRET
 
 from billing.payments.stripe_provider import StripeProvider
 

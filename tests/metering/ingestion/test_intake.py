@@ -196,3 +196,24 @@ def test_the_benchmark_stores_what_it_says_it_stores(database_url: str) -> None:
     opened = open_database(database_url)
     assert counts(opened) == [40, 40, 40]
     opened.dispose()
+
+
+@pytest.mark.parametrize("character", ["\n", "\x00", "\x1f", "\x7f"])
+def test_a_text_with_a_control_character_is_not_taken(character: str) -> None:
+    for data in (
+        {"model": f"a{character}b"},
+        {"end_user": f'\\"{character}'},
+        {"tags": {"team": character}},
+        {"tags": {character: "team"}},
+    ):
+        answer = read(event(data=data))
+        assert isinstance(answer, Rejection)
+        assert "control characters" in answer.reason
+
+
+@given(st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=20))
+def test_any_other_text_is_taken_as_it_is(text: str) -> None:
+    answer = read(event(data={"model": text, "tags": {text: text}}))
+    assert isinstance(answer, OutsideEvent)
+    used = envelopes.usage_of(answer.body)
+    assert (used.model, used.tags) == (text, {text: text})

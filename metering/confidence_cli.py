@@ -1,4 +1,4 @@
-"""`dflash calibrate`: learn from what was measured or judged what a figure is worth."""
+"""`dflash calibrate confidence`: learn from reviewers what a score is worth."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ if TYPE_CHECKING:
     from metering.calibration.fitting import KindReport, Report
 
 
-@click.group()
-def calibrate() -> None:
-    """Fit what scores are worth to what reviewers found."""
-
-
-@calibrate.command()
+@click.command()
 @click.option("--model", help="The model whose labels to use.  [default: the only one]")
 @click.option("--checksum", help="Its file's checksum.  [default: the only one]")
 @click.option(

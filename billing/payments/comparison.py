@@ -1,0 +1,272 @@
+"""What the payment provider has of our invoices and top-ups, beside what it was told of them.
+
+Our side is read before and after the provider is asked: what changed meanwhile is compared another
+time. What still waits in the outbox is on its way, and counted; what was refused is a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection, Engine, select
+
+from billing.differences import Difference
+from billing.errors import ProviderFailed, ProviderRefused
+from billing.invoices import issuing
+from billing.invoices.tables import invoice_payments, invoices
+from billing.payments import outbox
+from billing.payments.provider import (
+    Busy,
+    Faulted,
+    InvoiceState,
+    Provider,
+    Refused,
+    TopUpState,
+    Unanswered,
+)
+from billing.payments.tables import payment_accounts, payment_outbox, top_ups
+from billing.payments.webhooks import METHOD
+from billing.periods import containing
+from metering.database import snapshot
+from metering.tables import tenants
+
+
+@dataclass(slots=True)
+class Counts:
+    """How much was compared, and what could not be yet."""
+
+    invoices: int = 0
+    top_ups: int = 0
+    waiting: int = 0  # rows of the outbox that were not sent yet
+    changed: int = 0  # invoices and top-ups that changed while the provider was asked
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What was compared with the provider, and every difference found."""
+
+    differences: list[Difference] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+    # Due by our invoices, and by the provider's, in minor units, by tenant and period.
+    sums: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Invoice:
+    """An invoice of ours that the provider should have."""
+
+    id: str
+    name: str
+    period: str
+    state: str
+    due_minor: int
+    paid_minor: int  # through the provider's own invoice
+    collectible_minor: int  # what the provider has still to collect
+    provider_id: str | None
+    is_queued: bool
+    is_told: bool  # all of it was sent
+
+
+@dataclass(frozen=True, slots=True)
+class _TopUp:
+    id: str
+    state: str
+    amount_minor: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Ours:
+    """One tenant's side."""
+
+    customer_id: str | None
+    invoices: Mapping[str, _Invoice]
+    top_ups: Mapping[str, _TopUp]
+    known: frozenset[str]  # every invoice
+    waiting: int
+    refused: tuple[tuple[str, str], ...]  # what, and why
+
+
+def compare(
+    database: Engine, provider: Provider, tenant_id: str | None = None, period: str | None = None
+) -> Comparison:
+    """Compare every tenant that pays through the provider, or one; changes nothing.
+
+    Raises ProviderFailed when it cannot be asked, ProviderRefused when it will not answer.
+    """
+    with snapshot(database) as connection:
+        query = select(payment_accounts.c.tenant_id).order_by(payment_accounts.c.tenant_id)
+        if tenant_id is not None:
+            query = query.where(payment_accounts.c.tenant_id == tenant_id)
+        chosen = list(connection.scalars(query))
+    found = Comparison()
+    for each in chosen:
+        _compare(database, provider, each, period, found)
+    return found
+
+
+def _compare(
+    database: Engine, provider: Provider, tenant_id: str, period: str | None, found: Comparison
+) -> None:
+    with snapshot(database) as connection:
+        before = _ours(connection, tenant_id, period)
+    their_invoices, their_payments = _theirs(provider, before.customer_id)
+    with snapshot(database) as connection:
+        after = _ours(connection, tenant_id, period)
+    found.counts.waiting += before.waiting
+    for what, why in before.refused:
+        found.differences.append(
+            Difference("the provider takes what it is told", f"{tenant_id} {what}", "sent", why)
+        )
+    for state in their_invoices:
+        if state.subject is not None and state.subject not in after.known:
+            subject = f"{tenant_id} {state.subject}"
+            found.differences.append(
+                Difference("the provider's invoice is ours", subject, state.provider_id, "none")
+            )
+    for invoice in before.invoices.values():
+        if after.invoices.get(invoice.id) == invoice:
+            theirs = [each for each in their_invoices if each.subject == invoice.id]
+            _compare_invoice(tenant_id, invoice, theirs, found)
+        else:
+            found.counts.changed += 1
+    received = {
+        each.subject: each.received_minor for each in their_payments if each.status == "paid"
+    }
+    for top_up in before.top_ups.values():
+        if after.top_ups.get(top_up.id) == top_up:
+            _compare_top_up(tenant_id, top_up, received.get(top_up.id, 0), found)
+        else:
+            found.counts.changed += 1
+
+
+def _theirs(
+    provider: Provider, customer_id: str | None
+) -> tuple[Sequence[InvoiceState], Sequence[TopUpState]]:
+    """What the provider has of a customer; nothing where it knows none yet."""
+    if customer_id is None:
+        return (), ()
+    try:
+        return provider.invoices(customer_id), provider.payments(customer_id)
+    except (Unanswered, Busy, Faulted) as error:
+        raise ProviderFailed(str(error)) from error
+    except Refused as error:
+        raise ProviderRefused(str(error)) from error
+
+
+def _compare_invoice(
+    tenant_id: str, ours: _Invoice, theirs: Sequence[InvoiceState], found: Comparison
+) -> None:
+    found.counts.invoices += 1
+    found.differences += _check_invoice(tenant_id, ours, theirs)
+    if ours.state != "void":
+        due, there = found.sums.get((tenant_id, ours.period), (0, 0))
+        there += sum(each.total_minor for each in theirs if each.status != "void")
+        found.sums[tenant_id, ours.period] = (due + ours.due_minor, there)
+
+
+def _compare_top_up(tenant_id: str, ours: _TopUp, there: int, found: Comparison) -> None:
+    found.counts.top_ups += 1
+    here = ours.amount_minor if ours.state == "paid" else 0
+    if here != there:
+        check, subject = "credit bought = provider's payment", f"{tenant_id} {ours.id}"
+        found.differences.append(Difference(check, subject, str(there), str(here)))
+
+
+def _check_invoice(
+    tenant_id: str, ours: _Invoice, theirs: Sequence[InvoiceState]
+) -> Iterator[Difference]:
+    """Every difference of one invoice; what was not told yet is not looked for."""
+    subject = f"{tenant_id} {ours.period} {ours.name}"
+    if not ours.is_queued:
+        yield Difference("the provider is told of the invoice", subject, "queued", "never")
+        return
+    if not ours.is_told:
+        return
+    known = [each for each in theirs if each.provider_id == ours.provider_id]
+    if len(theirs) != 1 or not known:
+        listed = ", ".join(each.provider_id for each in theirs) or "none"
+        yield Difference(
+            "the provider has the invoice once", subject, str(ours.provider_id), listed
+        )
+    for there in known:
+        still_open = there.remaining_minor if there.status == "open" else 0
+        for check, expected, actual in (
+            ("invoice due = provider's total", ours.due_minor, there.total_minor),
+            ("invoice's payment = provider's", there.paid_minor, ours.paid_minor),
+            ("invoice to collect = provider's", ours.collectible_minor, still_open),
+        ):
+            if expected != actual:
+                yield Difference(check, subject, str(expected), str(actual))
+
+
+def _ours(connection: Connection, tenant_id: str, period: str | None) -> _Ours:
+    """What this tenant's invoices, top-ups and outbox say now."""
+    rows = connection.execute(
+        select(payment_outbox).where(payment_outbox.c.tenant_id == tenant_id)
+    ).all()
+    enrolled_us = min((row.created_at_us for row in rows if row.action == "customer"), default=0)
+    queued = {row.subject for row in rows if row.action == "invoice"}
+    unsent = {row.subject.partition("/")[0] for row in rows if row.state != "sent"}
+    known = connection.scalars(select(invoices.c.id).where(invoices.c.tenant_id == tenant_id))
+    query = select(invoices).where(invoices.c.tenant_id == tenant_id, invoices.c.state != "draft")
+    if period is not None:
+        query = query.where(invoices.c.period == period)
+    found: dict[str, _Invoice] = {}
+    for row in connection.execute(query.order_by(invoices.c.id)).mappings():
+        owed_since = row["state"] != "void" and (row["finalised_at_us"] or 0) >= enrolled_us
+        if row["id"] not in queued and not (owed_since and row["due_minor"]):
+            continue
+        provider_id = outbox.object_id(connection, "invoice", row["id"])
+        paid, given_back = _payments(connection, row["id"], provider_id)
+        left = issuing.remaining(connection, dict(row)) if row["state"] == "final" else 0
+        found[row["id"]] = _Invoice(
+            row["id"],
+            row["number"],
+            row["period"],
+            row["state"],
+            row["due_minor"],
+            paid,
+            max(0, left - given_back),
+            provider_id,
+            row["id"] in queued,
+            row["id"] not in unsent,
+        )
+    return _Ours(
+        outbox.object_id(connection, "customer", tenant_id),
+        found,
+        _top_ups(connection, tenant_id, period),
+        frozenset(known),
+        sum(row.state == "waiting" for row in rows),
+        tuple(
+            (f"{row.action} {row.subject}", row.error or "")
+            for row in rows
+            if row.state == "refused"
+        ),
+    )
+
+
+def _payments(connection: Connection, invoice_id: str, provider_id: str | None) -> tuple[int, int]:
+    """What the provider's invoice brought, and what of that it took back again."""
+    paid = given_back = 0
+    for row in connection.execute(
+        select(invoice_payments).where(
+            invoice_payments.c.invoice_id == invoice_id, invoice_payments.c.method == METHOD
+        )
+    ):
+        if row.id == f"payment/{invoice_id}/{provider_id}":
+            paid += row.amount_minor
+        else:
+            given_back -= row.amount_minor
+    return paid, given_back
+
+
+def _top_ups(connection: Connection, tenant_id: str, period: str | None) -> dict[str, _TopUp]:
+    zone = connection.scalar(select(tenants.c.time_zone).where(tenants.c.id == tenant_id))
+    return {
+        row.id: _TopUp(row.id, row.state, row.amount_minor)
+        for row in connection.execute(
+            select(top_ups).where(top_ups.c.tenant_id == tenant_id).order_by(top_ups.c.id)
+        )
+        if period is None or containing(row.created_at_us, zone or "UTC").label == period
+    }

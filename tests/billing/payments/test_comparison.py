@@ -1,0 +1,253 @@
+"""What Stripe has beside what it was told: equal books are equal, and every difference is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from invoice_world import Month, at
+from sqlalchemy import Connection, update
+from stripe_process import StripeProcess
+
+from billing.cli import reconcile
+from billing.invoices import closing, issuing
+from billing.payments import collection, comparison, outbox, top_ups, webhooks
+from billing.payments.comparison import Comparison
+from billing.payments.tables import payment_outbox
+from metering.cli_context import CliContext
+from metering.database import transaction
+
+DUE = 400
+
+
+def issued(month: Month, *, is_told: bool = True) -> str:
+    """An invoice over 4.00, all of it due and queued."""
+    when = at("2026-11-10 12:00")
+    charged = month.serve("req_1", ended_us=when, tokens=999_995)
+    month.on_account("req_1", "ten_1", charged, at_us=when)
+    month.now_us = at("2026-12-04 00:00")
+
+    def queue(connection: Connection, invoice_id: str) -> None:
+        if is_told:
+            collection.collect(connection, invoice_id)
+
+    (closed,) = closing.close(month.database, "2026-11", witness=queue)
+    assert closed.invoice_id is not None
+    return closed.invoice_id
+
+
+def pushed(month: Month, stripe: StripeProcess) -> tuple[str, str]:
+    """The same, and Stripe has it: our id, and its."""
+    invoice_id = issued(month)
+    outbox.push(month.database, stripe.provider)
+    return invoice_id, stripe.one("invoice")["id"]
+
+
+def compared(month: Month, stripe: StripeProcess, **scope: Any) -> Comparison:
+    return comparison.compare(month.database, stripe.provider, **scope)
+
+
+def named(found: Comparison) -> set[str]:
+    return {difference.check for difference in found.differences}
+
+
+def deliver(month: Month, stripe: StripeProcess) -> None:
+    for event in stripe.events():
+        webhooks.receive(month.database, stripe.provider, *event)
+
+
+def top_up(month: Month, stripe: StripeProcess) -> str:
+    made = top_ups.begin(
+        month.database,
+        stripe.provider,
+        tenant_id="ten_1",
+        amount_minor=2000,
+        reference="r",
+        return_url="https://gateway.example/",
+    )
+    stripe.act("complete", session=stripe.one("checkout.session")["id"])
+    return made.id
+
+
+def test_equal_books_show_no_difference_from_the_push_to_the_payment(
+    month: Month, stripe: StripeProcess
+) -> None:
+    _, theirs = pushed(month, stripe)
+    found = compared(month, stripe)
+    assert found.differences == []
+    assert found.sums == {("ten_1", "2026-11"): (DUE, DUE)}
+    top_up(month, stripe)
+    stripe.act("pay", invoice=theirs)
+    deliver(month, stripe)
+    found = compared(month, stripe)
+    assert found.differences == []
+    counts = found.counts
+    assert (counts.invoices, counts.top_ups, counts.waiting, counts.changed) == (1, 1, 0, 0)
+
+
+def test_what_was_disputed_is_owed_here_and_not_collected_there(
+    month: Month, stripe: StripeProcess
+) -> None:
+    _, theirs = pushed(month, stripe)
+    intent = stripe.act("pay", invoice=theirs)
+    stripe.act("dispute", intent=intent)
+    deliver(month, stripe)
+    assert compared(month, stripe).differences == []
+
+
+def test_what_is_on_its_way_is_counted_and_no_difference(
+    month: Month, stripe: StripeProcess
+) -> None:
+    issued(month)
+    found = compared(month, stripe)
+    assert (found.differences, found.counts.waiting) == ([], 4)
+    stripe.act("faults", faults=["", "", "429"])
+    outbox.push(month.database, stripe.provider)
+    found = compared(month, stripe)
+    assert (found.differences, found.counts.waiting) == ([], 2)
+
+
+def paid_there(month: Month, stripe: StripeProcess, _ours: str, theirs: str) -> None:
+    stripe.act("pay", invoice=theirs)  # and the webhook never came
+
+
+def paid_here(month: Month, stripe: StripeProcess, ours: str, _theirs: str) -> None:
+    with transaction(month.database) as connection:
+        issuing.pay(connection, ours, 100, method=issuing.MANUAL, cause_id="bank-1")
+
+
+def given_up_here(month: Month, stripe: StripeProcess, ours: str, _theirs: str) -> None:
+    with transaction(month.database) as connection:
+        issuing.give_up(connection, ours)
+
+
+def voided_there(month: Month, stripe: StripeProcess, _ours: str, theirs: str) -> None:
+    stripe.act("change", id=theirs, fields={"status": "void"})
+
+
+def another_total_there(month: Month, stripe: StripeProcess, _ours: str, theirs: str) -> None:
+    stripe.act("change", id=theirs, fields={"total": DUE + 1})
+
+
+def twice_there(month: Month, stripe: StripeProcess, ours: str, theirs: str) -> None:
+    body = {
+        "customer": stripe.one("customer")["id"],
+        "currency": "usd",
+        "days_until_due": 14,
+        "description": "again",
+    }
+    stripe.provider.do("invoice", ours, body, "another key")
+
+
+def a_stranger_there(month: Month, stripe: StripeProcess, ours: str, theirs: str) -> None:
+    twice_there(month, stripe, "inv_of_another_database", theirs)
+
+
+def lost_there(month: Month, stripe: StripeProcess, _ours: str, theirs: str) -> None:
+    stripe.act("change", id=theirs, fields={"metadata": {}})
+
+
+def refused_there(month: Month, stripe: StripeProcess, ours: str, _theirs: str) -> None:
+    with transaction(month.database) as connection:
+        connection.execute(
+            update(payment_outbox)
+            .where(payment_outbox.c.subject == ours, payment_outbox.c.action == "finalise")
+            .values(state="refused", provider_id=None, error="refused: no")
+        )
+
+
+def credit_bought_unheard(month: Month, stripe: StripeProcess, _ours: str, _theirs: str) -> None:
+    top_up(month, stripe)
+
+
+Falsify = Callable[[Month, StripeProcess, str, str], None]
+
+
+@pytest.mark.parametrize(
+    ("falsify", "checks"),
+    [
+        (paid_there, {"invoice's payment = provider's", "invoice to collect = provider's"}),
+        (paid_here, {"invoice to collect = provider's"}),
+        (given_up_here, {"invoice to collect = provider's"}),
+        (voided_there, {"invoice to collect = provider's"}),
+        (another_total_there, {"invoice due = provider's total"}),
+        (twice_there, {"the provider has the invoice once"}),
+        (a_stranger_there, {"the provider's invoice is ours"}),
+        (lost_there, {"the provider has the invoice once"}),
+        (refused_there, {"the provider takes what it is told"}),
+        (credit_bought_unheard, {"credit bought = provider's payment"}),
+    ],
+)
+def test_what_differs_at_stripe_is_named(
+    month: Month, stripe: StripeProcess, falsify: Falsify, checks: set[str]
+) -> None:
+    ours, theirs = pushed(month, stripe)
+    falsify(month, stripe, ours, theirs)
+    assert named(compared(month, stripe)) == checks
+
+
+def test_an_invoice_that_stripe_was_never_told_of_is_named(
+    month: Month, stripe: StripeProcess
+) -> None:
+    issued(month, is_told=False)
+    outbox.push(month.database, stripe.provider)
+    assert named(compared(month, stripe)) == {"the provider is told of the invoice"}
+
+
+def test_what_changes_while_stripe_is_asked_is_compared_another_time(
+    month: Month, stripe: StripeProcess
+) -> None:
+    _, theirs = pushed(month, stripe)
+
+    class Meanwhile:
+        """A provider that is paid, and says so, between our two looks."""
+
+        def invoices(self, customer_id: str) -> Any:
+            stripe.act("pay", invoice=theirs)
+            found = stripe.provider.invoices(customer_id)
+            deliver(month, stripe)
+            return found
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(stripe.provider, name)
+
+    found = comparison.compare(month.database, Meanwhile())  # type: ignore[arg-type]
+    assert (found.differences, found.counts.changed) == ([], 1)
+    assert compared(month, stripe).differences == []
+
+
+def test_a_tenant_and_a_month_can_be_compared_alone(month: Month, stripe: StripeProcess) -> None:
+    _, theirs = pushed(month, stripe)
+    stripe.act("change", id=theirs, fields={"total": DUE + 1})
+    assert compared(month, stripe, tenant_id="ten_2").differences == []
+    assert compared(month, stripe, tenant_id="ten_1", period="2026-10").differences == []
+    (difference,) = compared(month, stripe, tenant_id="ten_1", period="2026-11").differences
+    assert difference.subject == "ten_1 2026-11 INV-000001"
+    assert (difference.expected, difference.actual) == ("400", "401")
+
+
+def test_the_command_asks_stripe_unless_it_is_told_not_to(
+    month: Month, stripe: StripeProcess
+) -> None:
+    """`Month` settles without an engine, so its tokens differ; here only Stripe's part counts."""
+    _, theirs = pushed(month, stripe)
+    stripe.act("change", id=theirs, fields={"total": DUE + 1})
+    url = month.database.url.render_as_string(hide_password=False)
+    context = CliContext(home=None, database_url=url, open_provider=lambda: stripe.provider)  # type: ignore[arg-type]
+
+    def told(*options: str) -> dict[str, Any]:
+        done = CliRunner().invoke(reconcile, ["--json", *options], obj=context)
+        assert done.exit_code == 1
+        return dict(json.loads(done.output))
+
+    asked, alone = told(), told("--offline")
+    checks = {each["check"] for each in asked["differences"]}
+    checks -= {each["check"] for each in alone["differences"]}
+    assert checks == {"invoice due = provider's total"}
+    assert (asked["provider"]["invoices"], alone["provider"]) == (1, None)
+    (period,) = asked["periods"]
+    assert (period["due_minor"], period["provider_minor"]) == (DUE, DUE + 1)
+    assert period["rated_nano"] == period["ledger_nano"] == period["billed_nano"]

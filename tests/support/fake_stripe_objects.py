@@ -1,0 +1,292 @@
+"""What a Stripe of our own knows: its objects, their rules, and what the world does to them.
+
+Invoices: items only into drafts, finalised once, voided only while open. `act` is what customers
+and banks do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import itertools
+import json
+import time
+from typing import Any
+
+SECRET = "whsec_test"
+
+
+class Rejection(Exception):
+    """An answer of status 4xx, which keeps nothing under the key."""
+
+    def __init__(self, status: int, kind: str, message: str, **more: Any) -> None:
+        self.status = status
+        self.body = {"error": {"type": kind, "message": message, **more}}
+
+
+def invalid(message: str) -> Rejection:
+    return Rejection(400, "invalid_request_error", message)
+
+
+class Objects:
+    """All that Stripe knows, what may be done to it, and the events that it sent."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.events: list[dict[str, Any]] = []
+        self.shift_s = 0.0
+        self.declines = False
+        self.numbers = itertools.count(1)
+
+    def now(self) -> float:
+        return time.time() + self.shift_s
+
+    def make(self, prefix: str, kind: str, **fields: Any) -> dict[str, Any]:
+        made = {
+            "id": f"{prefix}_{next(self.numbers):08d}",
+            "object": kind,
+            "created": int(self.now()),
+            "livemode": False,
+            **fields,
+        }
+        self.objects[made["id"]] = made
+        return made
+
+    def get(self, object_id: str, kind: str) -> dict[str, Any]:
+        found = self.objects.get(object_id)
+        if found is None or found["object"] != kind:
+            raise Rejection(404, "invalid_request_error", f"No such {kind}: '{object_id}'")
+        return found
+
+    def list(self, kind: str, **wanted: Any) -> dict[str, Any]:
+        data = [
+            each
+            for each in self.objects.values()
+            if each["object"] == kind
+            and all(each.get(name) == value for name, value in wanted.items() if value)
+        ]
+        return {"object": "list", "data": data[::-1], "has_more": False, "url": "/v1/list"}
+
+    def emit(self, kind: str, about: dict[str, Any]) -> None:
+        number = next(self.numbers)
+        self.events.append(
+            {
+                "id": f"evt_{number:08d}",
+                "object": "event",
+                "type": kind,
+                "created": int(self.now()),
+                "livemode": False,
+                "data": {"object": json.loads(json.dumps(about))},
+            }
+        )
+
+    # What the API does.
+
+    def customers(self, params: dict[str, Any]) -> dict[str, Any]:
+        return self.make(
+            "cus",
+            "customer",
+            name=params.get("name"),
+            email=params.get("email"),
+            metadata=params.get("metadata", {}),
+        )
+
+    def invoices(self, params: dict[str, Any]) -> dict[str, Any]:
+        customer = self.get(params["customer"], "customer")
+        if params.get("auto_advance") != "false":
+            raise invalid("this test wants auto_advance=false")
+        if params.get("pending_invoice_items_behavior") != "exclude":
+            raise invalid("this test wants pending items excluded")
+        if params["collection_method"] == "send_invoice" and "days_until_due" not in params:
+            raise invalid("days_until_due is required")
+        return self.make(
+            "in",
+            "invoice",
+            customer=customer["id"],
+            currency=params["currency"],
+            status="draft",
+            total=0,
+            amount_due=0,
+            amount_paid=0,
+            amount_remaining=0,
+            attempted=False,
+            auto_advance=False,
+            description=params.get("description"),
+            metadata=params.get("metadata", {}),
+        )
+
+    def items(self, params: dict[str, Any]) -> dict[str, Any]:
+        customer = self.get(params["customer"], "customer")
+        invoice = self.get(params["invoice"], "invoice")
+        if invoice["status"] != "draft":
+            raise invalid("You can only add items to a draft invoice")
+        if invoice["customer"] != customer["id"] or invoice["currency"] != params["currency"]:
+            raise invalid("The item does not fit the invoice")
+        amount = int(params["amount"])
+        for name in ("total", "amount_due", "amount_remaining"):
+            invoice[name] += amount
+        return self.make(
+            "ii",
+            "invoiceitem",
+            customer=customer["id"],
+            invoice=invoice["id"],
+            amount=amount,
+            currency=params["currency"],
+            description=params.get("description"),
+            metadata=params.get("metadata", {}),
+        )
+
+    def finalize(self, invoice: dict[str, Any]) -> dict[str, Any]:
+        if invoice["status"] != "draft":
+            raise invalid("This invoice is already finalized")
+        invoice["status"] = "open"
+        self.emit("invoice.finalized", invoice)
+        return invoice
+
+    def void(self, invoice: dict[str, Any]) -> dict[str, Any]:
+        if invoice["status"] not in ("open", "uncollectible"):
+            raise invalid("You can only void an open invoice")
+        invoice["status"] = "void"
+        self.emit("invoice.voided", invoice)
+        return invoice
+
+    def sessions(self, params: dict[str, Any]) -> dict[str, Any]:
+        self.get(params["customer"], "customer")
+        (item,) = params["line_items"].values()
+        made = self.make(
+            "cs",
+            "checkout.session",
+            customer=params["customer"],
+            status="open",
+            payment_status="unpaid",
+            amount_total=int(item["price_data"]["unit_amount"]) * int(item["quantity"]),
+            currency=item["price_data"]["currency"],
+            payment_intent=None,
+            intent_metadata=params.get("payment_intent_data", {}).get("metadata", {}),
+            metadata=params.get("metadata", {}),
+        )
+        made["url"] = f"https://checkout.example/{made['id']}"
+        return made
+
+    def intents(self, params: dict[str, Any]) -> dict[str, Any]:
+        self.get(params["customer"], "customer")
+        made = self.pay_with(
+            params["customer"],
+            int(params["amount"]),
+            params["currency"],
+            params.get("metadata", {}),
+        )
+        if self.declines:
+            made |= {"status": "requires_payment_method", "amount_received": 0}
+            self.emit("payment_intent.payment_failed", made)
+            raise Rejection(402, "card_error", "Your card was declined.", code="card_declined")
+        self.emit("payment_intent.succeeded", made)
+        return made
+
+    def refunds(self, params: dict[str, Any]) -> dict[str, Any]:
+        intent = self.get(params["payment_intent"], "payment_intent")
+        amount = int(params["amount"])
+        before = sum(
+            each["amount"] for each in self.list("refund", payment_intent=intent["id"])["data"]
+        )
+        if before + amount > intent["amount_received"]:
+            raise invalid("Refund amount is greater than the unrefunded amount")
+        made = self.make(
+            "re",
+            "refund",
+            payment_intent=intent["id"],
+            amount=amount,
+            status="succeeded",
+            metadata=params.get("metadata", {}),
+        )
+        self.emit("refund.created", made)
+        return made
+
+    def pay_with(
+        self, customer: str, amount: int, currency: str, metadata: dict[str, str]
+    ) -> dict[str, Any]:
+        return self.make(
+            "pi",
+            "payment_intent",
+            customer=customer,
+            amount=amount,
+            amount_received=amount,
+            currency=currency,
+            status="succeeded",
+            metadata=metadata,
+        )
+
+    # What customers and banks do.
+
+    def act(self, action: str, params: dict[str, Any]) -> Any:
+        if action == "clock":
+            if "at_s" in params:
+                self.shift_s = params["at_s"] - time.time()
+            self.shift_s += params.get("advance_s", 0)
+        elif action == "decline":
+            self.declines = bool(params["decline"])
+        elif action == "pay":
+            invoice = self.get(params["invoice"], "invoice")
+            paid = self.pay_with(
+                invoice["customer"], invoice["amount_due"], invoice["currency"], {}
+            )
+            invoice |= {"status": "paid", "amount_paid": invoice["amount_due"], "attempted": True}
+            invoice["amount_remaining"] = 0
+            self.make(
+                "inpay",
+                "invoice_payment",
+                invoice=invoice["id"],
+                intent=paid["id"],
+                status="paid",
+            )
+            self.emit("invoice.paid", invoice)
+            return paid["id"]
+        elif action == "fail_payment":
+            invoice = self.get(params["invoice"], "invoice")
+            invoice["attempted"] = True
+            self.emit("invoice.payment_failed", invoice)
+        elif action == "complete":
+            session = self.get(params["session"], "checkout.session")
+            paid = self.pay_with(
+                session["customer"],
+                session["amount_total"],
+                session["currency"],
+                session["intent_metadata"],
+            )
+            session |= {"status": "complete", "payment_status": "paid"}
+            session["payment_intent"] = paid["id"]
+            self.emit("payment_intent.succeeded", paid)
+            self.emit("checkout.session.completed", session)
+            return paid["id"]
+        elif action == "expire":
+            session = self.get(params["session"], "checkout.session")
+            session["status"] = "expired"
+            self.emit("checkout.session.expired", session)
+        elif action == "dispute":
+            intent = self.get(params["intent"], "payment_intent")
+            made = self.make(
+                "du",
+                "dispute",
+                payment_intent=intent["id"],
+                amount=intent["amount_received"],
+                status="needs_response",
+            )
+            self.emit("charge.dispute.created", made)
+            return made["id"]
+        elif action == "end_dispute":
+            found = self.get(params["dispute"], "dispute")
+            found["status"] = params["status"]
+            self.emit("charge.dispute.closed", found)
+        elif action == "refund":
+            return self.refunds(params)["id"]
+        elif action == "change":  # by somebody at Stripe's own pages
+            self.objects[params["id"]] |= params["fields"]
+        elif action == "events":
+            return [self.signed(event) for event in self.events]
+        return None
+
+    def signed(self, event: dict[str, Any]) -> dict[str, str]:
+        payload = json.dumps(event)
+        at = int(self.now())
+        mac = hmac.new(SECRET.encode(), f"{at}.{payload}".encode(), hashlib.sha256).hexdigest()
+        return {"payload": payload, "signature": f"t={at},v1={mac}"}

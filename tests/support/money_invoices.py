@@ -1,0 +1,109 @@
+"""Months closed while money moves, and what is done with their invoices."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+from money_world import HOLD_US, TENANTS, World, sometimes
+from sqlalchemy import select
+
+from billing import periods
+from billing.errors import InvoiceConflict
+from billing.invoices import closing, credit_notes, issuing
+from billing.invoices.parties import Issuer
+from billing.invoices.queries import Invoice, invoice
+from billing.invoices.tables import invoices
+from billing.ledger import holds
+from metering.database import snapshot, transaction
+
+ISSUED = ("final", "paid", "uncollectible")
+amounts = st.sampled_from([1, 30, 75, 80])
+
+
+class Invoicing(World):
+    """Invoices from the close to the payment, and everything that undoes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed: set[str] = set()
+        self.final: dict[str, Invoice] = {}
+
+    @rule(renews=st.booleans())
+    def close_a_month(self, renews: bool) -> None:
+        """It ends, its grace goes by, and everyone's is closed, twice."""
+        month = periods.containing(self.now_us, "UTC")
+        self.now_us = month.end_us + Issuer().grace_us
+        with transaction(self.database) as connection:
+            if renews:
+                holds.renew(connection, self.running, self.now_us + HOLD_US)
+            holds.expire(connection, self.now_us)
+        self.closed.add(month.label)
+        for label in sorted(self.closed):
+            first = list(closing.close(self.database, label))
+            again = list(closing.close(self.database, label))
+            assert len(first) == len(TENANTS)
+            assert {each.outcome for each in again} == {closing.Outcome.BEFORE}
+        self.keep()
+
+    @precondition(lambda self: self.closed)
+    @rule(data=st.data(), tenant=st.sampled_from(TENANTS))
+    def bill_what_came_late(self, data: st.DataObject, tenant: str) -> None:
+        label = data.draw(st.sampled_from(sorted(self.closed)))
+        with suppress(InvoiceConflict):  # voided, so that it is open again
+            closing.correct(self.database, label, tenant)
+        self.keep()
+
+    @precondition(lambda self: self.final)
+    @rule(data=st.data(), amount=amounts, cause=st.sampled_from("ab"), crashes=sometimes)
+    def pay(self, data: st.DataObject, amount: int, cause: str, crashes: bool) -> None:
+        invoice_id = data.draw(st.sampled_from(sorted(self.final)))
+        with suppress(InvoiceConflict), self.committing(crashes) as connection:
+            paid = {"method": issuing.MANUAL, "cause_id": cause}
+            issuing.pay(connection, invoice_id, amount, **paid)
+            assert issuing.pay(connection, invoice_id, amount, **paid) is False
+
+    @precondition(lambda self: self.final)
+    @rule(data=st.data(), amount=amounts, cause=st.sampled_from("cd"), crashes=sometimes)
+    def take_back(self, data: st.DataObject, amount: int, cause: str, crashes: bool) -> None:
+        invoice_id = data.draw(st.sampled_from(sorted(self.final)))
+        with suppress(InvoiceConflict), self.committing(crashes) as connection:
+            lost = {"method": "stripe", "cause_id": cause}
+            amount = min(amount, issuing.paid_minor(connection, invoice_id))
+            issuing.take_back(connection, invoice_id, amount, **lost)
+            assert issuing.take_back(connection, invoice_id, amount, **lost) is False
+
+    @precondition(lambda self: self.final)
+    @rule(data=st.data(), amount=amounts, reference=st.sampled_from("ef"), crashes=sometimes)
+    def credit_a_part(
+        self, data: st.DataObject, amount: int, reference: str, crashes: bool
+    ) -> None:
+        invoice_id = data.draw(st.sampled_from(sorted(self.final)))
+        noted = {"reason": "too much", "reference": reference}
+        with suppress(InvoiceConflict), self.committing(crashes) as connection:
+            number = credit_notes.credit(connection, invoice_id, amount, **noted)
+            assert credit_notes.credit(connection, invoice_id, amount, **noted) == number
+
+    @precondition(lambda self: self.final)
+    @rule(data=st.data(), gives_up=st.booleans(), crashes=sometimes)
+    def give_up_or_void(self, data: st.DataObject, gives_up: bool, crashes: bool) -> None:
+        invoice_id = data.draw(st.sampled_from(sorted(self.final)))
+        with suppress(InvoiceConflict), self.committing(crashes) as connection:
+            for _ in range(2):
+                (issuing.give_up if gives_up else issuing.void)(connection, invoice_id)
+        self.keep()
+
+    def keep(self) -> None:
+        """No line nor sum of an invoice that was issued before is another now; lines add up."""
+        with snapshot(self.database) as connection:
+            standing = connection.scalars(select(invoices.c.id).where(invoices.c.state != "draft"))
+            found = {each: invoice(connection, each) for each in standing}
+        for invoice_id, now in found.items():
+            before = self.final.setdefault(invoice_id, now)
+            assert (now.lines, now.issuer, now.customer) == (
+                before.lines,
+                before.issuer,
+                before.customer,
+            )
+            assert sum(line.amount_minor for line in now.lines) == now.row.due_minor
