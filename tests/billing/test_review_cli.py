@@ -16,8 +16,8 @@ from billing import review_caps
 from billing.money import format_nano
 from billing.review_cli import review
 from metering import calibration
-from metering.calibrate_cli import calibrate
 from metering.cli_context import CliContext
+from metering.confidence_cli import confidence
 from metering.database import snapshot
 
 
@@ -66,22 +66,22 @@ def test_reviewers_are_paid_and_costs_are_capped(
 def test_verdicts_on_sampled_answers_become_a_calibration_in_force(
     desk: ReviewDesk, recorded: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    nothing = run(desk, recorded, calibrate, "confidence")
+    nothing = run(desk, recorded, confidence)
     assert nothing.exit_code == 1
     assert "no answer has been reviewed yet" in nothing.output
     for _ in range(59):
         request_id = desk.answer(unit(4), reason="audit", audit_ppm=10_000)
         desk.judge(request_id, "key_anna", "approve")
     plot = tmp_path / "plot.svg"
-    dry = run(desk, recorded, calibrate, "confidence", "--dry-run", "--plot", str(plot))
+    dry = run(desk, recorded, confidence, "--dry-run", "--plot", str(plot))
     assert dry.exit_code == 0, dry.output
     assert "was not put in force" in dry.output
     assert "0 of 59 wrong, at most 0.0495 at confidence 0.95" in dry.output
     assert plot.read_text().startswith("<svg")
-    stored = run(desk, recorded, calibrate, "confidence", "--guard", "--json")
+    stored = run(desk, recorded, confidence, "--guard", "--json")
     report = json.loads(stored.output)
     assert [kind["kind"] for kind in report["kinds"]] == ["request", "sentence"]
-    again = run(desk, recorded, calibrate, "confidence", "--guard")
+    again = run(desk, recorded, confidence, "--guard")
     assert "in force says the same already" in again.output
     assert [entry["action"] for entry in recorded] == ["calibration.stored"]
     with snapshot(desk.database) as connection:
@@ -92,7 +92,7 @@ def test_verdicts_on_sampled_answers_become_a_calibration_in_force(
     assert found.review_below == report["review_below"]
     assert found.calibrated("sentence", "0.9900") == "0.9836"  # 1 - 1/61
     assert found.calibrated("heading", "0.9900") is None
-    impossible = run(desk, recorded, calibrate, "confidence", "--error", "0.01")
+    impossible = run(desk, recorded, confidence, "--error", "0.01")
     assert impossible.exit_code == 1
     assert "59 of the 299 sampled labels" in impossible.output
     assert "uncalibrated: nothing was put in force" in impossible.output
