@@ -36,6 +36,7 @@ from api.usage.routes import usage_router
 from api.webhooks.routes import webhooks_router
 from billing.signing import Signer
 from dashboards.pages import dashboard_router
+from metering.energy import Grid
 
 
 def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
@@ -74,6 +75,11 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
     def provide_served() -> ServedModel:
         return gateway.served
 
+    grid = settings.energy_settings().grid
+
+    def provide_grid() -> Grid | None:
+        return grid
+
     def provide_webhooks_allow_private() -> bool:
         return settings.webhooks_allow_private
 
@@ -110,6 +116,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
                 signer=gateway.signer,
                 engine_stats=gateway.engine_stats,
                 engine_info=lambda: gateway.engine.info,
+                grid=grid,
                 session_secret=session_secret(settings.home / "keys" / "session.secret"),
                 provider=gateway.cashier.provider,
                 secure_cookies=settings.secure_cookies,
@@ -123,6 +130,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             "audits": Provide(provide_audits, sync_to_thread=False),
             "signer": Provide(provide_signer, sync_to_thread=False),
             "cashier": Provide(provide_cashier, sync_to_thread=False),
+            "grid": Provide(provide_grid, sync_to_thread=False),
             "webhooks_allow_private": Provide(provide_webhooks_allow_private, sync_to_thread=False),
             "principal": Provide(provide_principal, sync_to_thread=True),
         },

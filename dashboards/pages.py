@@ -15,12 +15,13 @@ from billing.payments.provider import Provider
 from billing.receipts import Signer
 from dashboards import access, doors, failures
 from dashboards.billing import exports, invoices, overview, receipts, statement
-from dashboards.operator import engine, reconciliation, reviews, unrated
+from dashboards.operator import economics, engine, reconciliation, reviewers, reviews, unrated
 from dashboards.protocols import AuditLog, FindPrincipal, Host
 from dashboards.rendering import PREFIX, STATIC
 from dashboards.security import SecurityHeaders
 from dashboards.sessions import checked_form, session_middleware
 from engine.records import EngineInfo, EngineStats
+from metering.energy import Grid
 
 STATIC_MAX_AGE_S = 30 * 86_400
 
@@ -32,7 +33,9 @@ HANDLERS = (
     *invoices.HANDLERS,
     *exports.HANDLERS,
     *reviews.HANDLERS,
+    *reviewers.HANDLERS,
     *engine.HANDLERS,
+    *economics.HANDLERS,
     *reconciliation.HANDLERS,
     *unrated.HANDLERS,
     failures.no_such_page,
@@ -51,6 +54,7 @@ def dashboard_router(
     engine_info: Callable[[], EngineInfo | None],
     session_secret: bytes,
     provider: Provider | None = None,
+    grid: Grid | None = None,
     secure_cookies: bool = False,
 ) -> Router:
     """Everything under `/dashboard`, self-contained: sessions, errors, headers and files too.
@@ -60,7 +64,7 @@ def dashboard_router(
     """
     host = Host(
         *(database, authenticate, recall, audit, project_names, signer),
-        *(engine_stats, engine_info, provider),
+        *(engine_stats, engine_info, provider, grid),
     )
     pages = Router(
         path="/",

@@ -16,6 +16,7 @@ from billing.exports.downloads import ProjectNames
 from billing.payments.provider import Provider
 from billing.receipts import Signer
 from engine.records import EngineInfo, EngineStats
+from metering.energy import Grid
 
 
 class Principal(Protocol):
@@ -70,3 +71,4 @@ class Host:
     engine_stats: Callable[[], EngineStats | None]  # null while no engine answers
     engine_info: Callable[[], EngineInfo | None]
     provider: Provider | None  # of payments
+    grid: Grid | None = None  # by which carbon is shown; null: it isn't

@@ -21,9 +21,10 @@ from api.usage import (
     tariff_routes,
 )
 from api.usage.ranges import BucketQuery, EndQuery, StartQuery
-from api.usage.schemas import UsageBucketView, UsageView
+from api.usage.schemas import CarbonView, UsageBucketView, UsageView
 from metering import queries
 from metering.database import snapshot
+from metering.energy import Grid
 from metering.queries import Bucket
 
 
@@ -38,6 +39,7 @@ def read_usage(
     *,
     principal: NamedDependency[Principal],
     database: NamedDependency[Database],
+    grid: NamedDependency[Grid | None],
     tenant_id: TenantQuery = None,
     start: StartQuery = None,
     end: EndQuery = None,
@@ -57,7 +59,8 @@ def read_usage(
         end=to_time(asked.end_us),
         bucket=bucket,
         time_zone=zone,
-        items=[UsageBucketView.of(each) for each in found],
+        carbon=None if grid is None else CarbonView(f"{grid.gco2e_per_kwh:f}"),
+        items=[UsageBucketView.of(each, grid) for each in found],
     )
 
 

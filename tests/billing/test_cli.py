@@ -255,6 +255,7 @@ def test_a_receipt_is_shown_with_its_adjustments_and_they_verify_too(
             "key_anna",
             token,
             verdict="reject",
+            reasons=["incorrect"],
             signer=served._signer,
         )
     database.dispose()

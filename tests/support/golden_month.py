@@ -113,6 +113,7 @@ def reject(month: Month) -> None:
             "key_anna",
             token,
             verdict="reject",
+            reasons=["incorrect"],
             signer=month.settlement._signer,
         )
 
