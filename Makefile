@@ -5,6 +5,7 @@
 #   make run ARGS="--once --json"   the receipt as one JSON object on the last line of stdout
 #   make test                       everything; PYTEST_ARGS="tests/billing -k holds" for a part
 #   make check                      ruff, mypy, import-linter
+#   make focus                      the FOCUS export, by the specification's own validator
 #   make wheel-smoke                build the wheel and use it from an empty folder
 
 SHELL := /bin/bash
@@ -14,6 +15,10 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || echo python3.11)
 VENV := .venv
 BIN := $(VENV)/bin
+FOCUS_VENV := .venv-focus
+# A pyenv shim may be there without the Python behind it.
+PYTHON_312 ?= $(shell for each in python3.12 $(HOME)/.pyenv/versions/3.12.*/bin/python; do \
+	"$$each" -c 'import sys; print(sys.executable)' 2>/dev/null && break; done)
 TORCH := torch==2.13.0
 MODEL := smollm2-135m-instruct
 ARGS ?=
@@ -21,7 +26,7 @@ PYTEST_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run test check format wheel-smoke chromium clean
+.PHONY: help run test check format wheel-smoke focus has-python-312 chromium clean
 
 help:
 	sed -n 's/^#   //p' Makefile
@@ -49,8 +54,25 @@ format: $(VENV)/.installed-dev
 wheel-smoke: $(VENV)/.installed-dev
 	$(BIN)/python tests/wheel/smoke.py
 
+has-python-312:
+	[ -n "$(PYTHON_312)" ]
+
+# The validator wants Python 3.12, and libraries older than ours.
+focus: $(VENV)/.installed-dev $(FOCUS_VENV)/.installed
+	$(BIN)/python tests/focus/validate.py $(FOCUS_VENV)/bin/focus-validator
+
+$(FOCUS_VENV)/.installed:
+	[ -n "$(PYTHON_312)" ] || { \
+		echo "the FOCUS validator needs Python 3.12: make focus PYTHON_312=..." >&2; \
+		exit 1; \
+	}
+	echo "== installing the FOCUS validator into $(FOCUS_VENV)" >&2
+	$(PYTHON_312) -m venv $(FOCUS_VENV)
+	$(FOCUS_VENV)/bin/pip install focus-validator==2.2.1 pyarrow==21.0.0 >&2
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(FOCUS_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/.created:
 	echo "== creating $(VENV) with $(PYTHON)" >&2

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import uuid_utils
 from sqlalchemy import Engine as Database
+from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
 from api import limits, projects, rates
@@ -18,6 +19,7 @@ from api.inference.orders import Order
 from billing import catalogue, retention
 from billing.gate import HoldGate
 from billing.ledger.accounts import lock_tenant
+from billing.review_items import Delivery
 from engine.requests import GenerationRequest
 from metering import clock
 from metering import requests as usage_requests
@@ -84,12 +86,14 @@ class Admission:
                     return Replay(earlier)
             for _ in range(order.choices):
                 rates.count(connection, principal.key_id, self.requests_per_minute, now)
-            if connection.scalar(
-                tenants.select()
-                .with_only_columns(tenants.c.suspended)
-                .where(tenants.c.id == tenant_id)
-            ):
+            tenant = connection.execute(
+                select(
+                    tenants.c.suspended, tenants.c.review_delivery, tenants.c.review_opt_in
+                ).where(tenants.c.id == tenant_id)
+            ).one()
+            if tenant.suspended:
                 raise TenantSuspended("this tenant is suspended")
+            held = tenant.review_opt_in and tenant.review_delivery == Delivery.HELD
             tariff = catalogue.tariff_in_force(connection, tenant_id, now)
             limited = limits.applying(connection, tenant_id, principal.key_id)
             project_id = projects.of_key(connection, principal.key_id)
@@ -103,7 +107,9 @@ class Admission:
                     model=order.model,
                     route=order.route,
                     tariff_version_id=tariff.id,
-                    parameters=order.parameters | {"choice": choice},
+                    parameters=order.parameters
+                    | {"choice": choice}
+                    | ({"held": True} if held and not principal.test_mode else {}),
                     prompt=order.prompt,
                     input_tokens=0 if choice else len(order.input_ids),
                     max_tokens=order.max_tokens,

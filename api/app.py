@@ -13,10 +13,11 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import ScalarRenderPlugin
 from sqlalchemy import Engine as Database
 
-from api import audit, keys
+from api import audit, keys, projects
 from api.admin.routes import admin_router
 from api.auth import provide_principal
 from api.error_reports import exception_handlers
+from api.exports.routes import exports_router
 from api.gateway import Gateway
 from api.health import health, ready
 from api.inference import openai_routes, routes
@@ -35,6 +36,7 @@ from api.usage.routes import usage_router
 from api.webhooks.routes import webhooks_router
 from billing.signing import Signer
 from dashboards.pages import dashboard_router
+from metering.energy import Grid
 
 
 def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
@@ -73,6 +75,11 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
     def provide_served() -> ServedModel:
         return gateway.served
 
+    grid = settings.energy_settings().grid
+
+    def provide_grid() -> Grid | None:
+        return grid
+
     def provide_webhooks_allow_private() -> bool:
         return settings.webhooks_allow_private
 
@@ -88,6 +95,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             ingestion_routes.report_usage,
             usage_router,
             invoices_router,
+            exports_router,
             invoice_desk_router,
             top_ups_router,
             payment_desk_router,
@@ -104,9 +112,11 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
                 authenticate=keys.authenticate,
                 recall=keys.principal_of,
                 audit=audit.write,
+                project_names=projects.names,
                 signer=gateway.signer,
                 engine_stats=gateway.engine_stats,
                 engine_info=lambda: gateway.engine.info,
+                grid=grid,
                 session_secret=session_secret(settings.home / "keys" / "session.secret"),
                 provider=gateway.cashier.provider,
                 secure_cookies=settings.secure_cookies,
@@ -120,6 +130,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             "audits": Provide(provide_audits, sync_to_thread=False),
             "signer": Provide(provide_signer, sync_to_thread=False),
             "cashier": Provide(provide_cashier, sync_to_thread=False),
+            "grid": Provide(provide_grid, sync_to_thread=False),
             "webhooks_allow_private": Provide(provide_webhooks_allow_private, sync_to_thread=False),
             "principal": Provide(provide_principal, sync_to_thread=True),
         },

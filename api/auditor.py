@@ -14,6 +14,7 @@ from billing import catalogue, receipt_audit, signing
 from billing.receipt_audit import Audit
 from billing.request_evidence import of_request
 from engine.dfm.catalogue import resolve
+from metering.calibration import Calibration, calibration
 from metering.requests import from_row
 
 if TYPE_CHECKING:
@@ -54,7 +55,11 @@ class Auditor:
             engine=replayer.info,
             prompt_ids=prompt_ids,
             steps=replayer.replay(request, evidence.summary.output_tokens),
+            calibration=self._calibration(evidence.summary.calibration),
         )
+
+    def _calibration(self, version: str | None) -> Calibration | None:
+        return None if version is None else calibration(self._connection, version)
 
     def _open(self, document: dict[str, Any]) -> Replayer:
         from engine.replay import Replayer  # noqa: PLC0415 -- brings torch

@@ -66,10 +66,6 @@ class Conflict(ApiError):
     """The state of things does not allow this now."""
 
 
-class Unsupported(InvalidParameter):
-    """An option that exists in the design and is not offered yet: refused, never ignored."""
-
-
 class RateLimited(ApiError):
     """A limit of the key or its tenant is used up: of a minute, or of what may run at once."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from threading import Event, Thread
 
 import structlog
+from sqlalchemy import Connection
 from sqlalchemy import Engine as Database
 
 from api import migrate
@@ -40,8 +41,10 @@ from engine.grammar.grammars import Grammars
 from engine.process import EngineProcess
 from engine.records import EngineInfo, EngineStats
 from engine.tokenizer import Tokenizer
+from metering import calibration
 from metering.clock import now_us
-from metering.database import open_database, transaction
+from metering.database import open_database, snapshot, transaction
+from metering.energy import calibration as energy_calibration
 from metering.energy import open_meter
 from metering.recorder import Recorder
 
@@ -54,6 +57,7 @@ class Live:
 
     request_ids: tuple[str, ...]  # one for each choice
     stream: Stream
+    held: bool  # the answer may have to wait for a reviewer
 
     @property
     def request_id(self) -> str:
@@ -72,7 +76,11 @@ class Gateway:
         self.delivery = Delivery()
         self.signer = Signer.open(settings.home / "keys" / "receipt_ed25519.pem")
         self.gate = HoldGate()
-        self._settlement = Settlement(self.signer)
+        self._settlement = Settlement(
+            self.signer,
+            review_sla_us=settings.review_sla_hours * 3600 * 10**6,
+            second_opinion_rate=settings.second_opinion_rate,
+        )
         self.recorder = Recorder(
             self.database,
             settler=self._settlement,
@@ -206,7 +214,7 @@ class Gateway:
             with transaction(self.database) as connection:
                 idempotency.release(connection, request_ids[0])
             raise
-        return Live(request_ids, stream)
+        return Live(request_ids, stream, held=bool(admitted[0].usage.parameters.get("held")))
 
     def _cancel(self, request_ids: Sequence[str]) -> None:
         self.delivery.close(request_ids)
@@ -216,8 +224,19 @@ class Gateway:
     def _record_engine(self, info: EngineInfo) -> None:
         """Receipts name this engine from now on, and its process is the one that is metered."""
         self._settlement.engine_info = info
-        meter = open_meter(self.settings.energy_settings(), info.pid, info.device)
+        with snapshot(self.database) as connection:
+            self._calibrate(connection, info)
+        fitted = energy_calibration.latest(self.settings.home, energy_calibration.Subject.of(info))
+        meter = open_meter(self.settings.energy_settings(), info.pid, info.device, fitted)
+        log.info("energy.attributed", method=meter.policy.method, weights=meter.policy.weights)
         self.recorder.attach(self.engine, meter, info)
+
+    def _calibrate(self, connection: Connection, info: EngineInfo) -> None:
+        """Score requests admitted from now on by the calibration in force for this model file."""
+        found = calibration.in_force(connection, info.model, info.checksum)
+        if found != self.recorder.calibration:
+            self.recorder.calibration = found
+            log.info("calibration.loaded", id=found.id if found else None, model=info.model)
 
     def _abandon(self, work: asyncio.Future[Live | Replay]) -> None:
         if work.exception() is None and isinstance(live := work.result(), Live):
@@ -233,6 +252,8 @@ class Gateway:
                     holds.expire(connection, now)
                     grants.expire(connection, now)
                     review.lapse(connection, now, self.signer)
+                with snapshot(self.database) as connection:
+                    self._calibrate(connection, self.engine.info)
             except Exception:
                 # The next round tries again; a sweeper that died would let holds leak silently.
                 log.exception("sweep.failed")

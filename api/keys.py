@@ -20,6 +20,7 @@ from api.errors import (
 from api.key_format import KeyText
 from api.roles import Principal, Role
 from api.tables import api_keys
+from billing import reviewers
 from metering import clock
 
 TOUCH_INTERVAL_US = 60_000_000  # last use is kept to the minute: a write a minute, not one a call
@@ -223,6 +224,8 @@ def rotate(connection: Connection, key_id: str, *, overlap_s: int) -> IssuedKey:
         expires_at_us=None if lifetime_us is None else now_us + lifetime_us,
         project_id=old.project_id,
     )
+    if not old.role.of_tenant:
+        reviewers.succeed(connection, key_id, successor.key.id)
     ends_us = now_us + overlap_s * 1_000_000
     connection.execute(
         update(api_keys)

@@ -54,6 +54,9 @@ TABLE: Mapping[type[Exception], Problem] = {
     metering_errors.UnknownRequest: Problem(409, "request_not_live", "The request has ended"),
     metering_errors.SourceUnavailable: INTERNAL,
     metering_errors.InvalidEnergySettings: INTERNAL,
+    metering_errors.NotCalibrated: INTERNAL,
+    metering_errors.InvalidTrace: INTERNAL,
+    metering_errors.InvalidCalibration: INTERNAL,
     # billing
     billing_errors.BillingError: INTERNAL,
     billing_errors.InvalidAmount: Problem(400, "invalid_amount", "This is not an amount"),
@@ -93,6 +96,9 @@ TABLE: Mapping[type[Exception], Problem] = {
         409, "review_conflict", "The review item is not yours to take now"
     ),
     billing_errors.InvalidVerdict: Problem(422, "invalid_verdict", "The verdict is not valid"),
+    billing_errors.InvalidPayout: Problem(
+        409, "invalid_payout", "The reviewer is not due this amount"
+    ),
     billing_errors.InvalidReceipt: Problem(422, "invalid_receipt", "The receipt proves nothing"),
     billing_errors.InvalidSigningKey: INTERNAL,
     billing_errors.InvalidPeriod: Problem(400, "invalid_period", "This period cannot be billed"),
@@ -115,6 +121,15 @@ TABLE: Mapping[type[Exception], Problem] = {
     billing_errors.ProviderRefused: Problem(
         502, "payment_provider_refused", "The payment provider will not do this", False
     ),
+    billing_errors.InvalidEconomics: Problem(
+        422, "invalid_economics", "These figures can't be reckoned with"
+    ),
+    billing_errors.UsageGone: Problem(
+        409, "usage_gone", "This usage can't be rated again: its summaries are gone"
+    ),
+    billing_errors.ExportUnavailable: Problem(
+        409, "export_unavailable", "This installation cannot write such a file"
+    ),
     billing_errors.CannotAudit: Problem(
         409, "cannot_audit", "This receipt's work can't be done again"
     ),
@@ -123,7 +138,6 @@ TABLE: Mapping[type[Exception], Problem] = {
     api_errors.InvalidParameter: INVALID_PARAMETER,
     api_errors.InvalidBody: Problem(400, "invalid_body", "The body is not valid"),
     api_errors.InvalidCursor: Problem(400, "invalid_cursor", "The page cursor is not valid"),
-    api_errors.Unsupported: Problem(400, "unsupported", "This option is not supported"),
     api_errors.Unauthenticated: Problem(401, "unauthenticated", "A valid key is needed"),
     api_errors.MissingKey: Problem(401, "missing_key", "A key is needed"),
     api_errors.InvalidKey: Problem(401, "invalid_key", "The key is not valid"),

@@ -72,6 +72,14 @@ def listing(connection: Connection, tenant_id: str) -> list[Project]:
     return [Project(**row._mapping) for row in rows]
 
 
+def names(connection: Connection, tenant_id: str | None) -> dict[str, str]:
+    """The names of a tenant's projects, or of everybody's, by id."""
+    query = select(projects.c.id, projects.c.name)
+    if tenant_id is not None:
+        query = query.where(projects.c.tenant_id == tenant_id)
+    return {row.id: row.name for row in connection.execute(query)}
+
+
 def put_key(connection: Connection, tenant_id: str, project_id: str | None, key_id: str) -> None:
     """Count a key's requests for a project from now on, or for none.
 

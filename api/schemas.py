@@ -15,6 +15,9 @@ Name: TypeAlias = Annotated[
     str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", examples=["Acme"])
 ]
 Prose: TypeAlias = Annotated[str, Meta(min_length=1, max_length=10_000, pattern=r"^[^\x00]*$")]
+Currency: TypeAlias = Annotated[
+    str, Meta(pattern=r"^[A-Z]{3}$", description="ISO 4217", examples=["USD"])
+]
 Amount: TypeAlias = Annotated[
     str,
     Meta(

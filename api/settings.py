@@ -46,6 +46,8 @@ class Settings(BaseSettings):
     hold_lifetime_s: int = Field(default=120, ge=10)
     sweep_interval_s: float = Field(default=20.0, gt=0)
     audit_sample_rate: float = Field(default=0.01, ge=0, le=1)
+    second_opinion_rate: float = Field(default=0.05, ge=0, le=1)
+    review_sla_hours: int = Field(default=24, ge=1)
     keepalive_s: float = Field(default=15.0, gt=0)
     drain_s: int = Field(default=20, ge=0)
     secure_cookies: bool = False

@@ -8,7 +8,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import uuid_utils
 from sqlalchemy import Connection, Row, and_, insert, or_, select, update
 
-from api.errors import InvalidParameter, NotFound, Unsupported
+from api.errors import InvalidParameter, NotFound
+from billing.review_items import Delivery
 from metering import clock
 from metering.tables import tenants
 
@@ -24,7 +25,7 @@ class Tenant:
     currency: str
     time_zone: str
     review_opt_in: bool
-    review_delivery: str  # "now": answers are delivered at once and reviewed afterwards
+    review_delivery: str  # "now", or "held" until the verdict: answers that go to review
     suspended: bool
     created_at_us: int
 
@@ -38,7 +39,7 @@ def create(
     review_opt_in: bool = False,
     review_delivery: str = "now",
 ) -> Tenant:
-    """Add a tenant, without credit or keys. Raises InvalidParameter or Unsupported."""
+    """Add a tenant, without credit or keys. Raises InvalidParameter."""
     check_name(name)
     _check_currency(currency)
     _check_time_zone(time_zone)
@@ -79,7 +80,7 @@ def change(
 ) -> Tenant:
     """Change settings; null leaves one as it is. The currency can't change: its ledger is in it.
 
-    Raises NotFound, InvalidParameter or Unsupported.
+    Raises NotFound or InvalidParameter.
     """
     require(connection, tenant_id)
     if name is not None:
@@ -164,10 +165,6 @@ def _check_time_zone(time_zone: str) -> None:
 
 
 def _check_delivery(review_delivery: str) -> None:
-    if review_delivery == "held":
-        raise Unsupported(
-            "holding answers until they are reviewed is not supported yet; use 'now'",
-            "review_delivery",
-        )
-    if review_delivery != "now":
-        raise InvalidParameter("review_delivery is 'now'", "review_delivery")
+    if review_delivery not in set(Delivery):
+        allowed = ", ".join(Delivery)
+        raise InvalidParameter(f"review_delivery is one of {allowed}", "review_delivery")

@@ -54,18 +54,28 @@ def versions(connection: Connection, tariff: str | None = None) -> list[TariffVe
 
 def tariff_in_force(connection: Connection, tenant_id: str, at_us: int) -> TariffVersion:
     """The version that a request admitted now would be pinned to; raises NoTariff."""
-    assigned = connection.scalar(
+    name = assigned(connection, tenant_id, at_us)
+    if name is None:
+        raise NoTariff(f"tenant {tenant_id!r} has no tariff")
+    return in_force(connection, name, at_us)
+
+
+def assigned(connection: Connection, tenant_id: str, at_us: int) -> str | None:
+    """The name of the tariff that a tenant is on at a time, or null."""
+    return connection.scalar(
         select(tenant_tariffs.c.tariff)
         .where(tenant_tariffs.c.tenant_id == tenant_id)
         .where(tenant_tariffs.c.effective_from_us <= at_us)
         .order_by(tenant_tariffs.c.effective_from_us.desc())
         .limit(1)
     )
-    if assigned is None:
-        raise NoTariff(f"tenant {tenant_id!r} has no tariff")
+
+
+def in_force(connection: Connection, tariff: str, at_us: int) -> TariffVersion:
+    """The version of a tariff that is in force at a time; raises NoTariff."""
     row = connection.execute(
         select(tariff_versions)
-        .where(tariff_versions.c.tariff == assigned)
+        .where(tariff_versions.c.tariff == tariff)
         .where(tariff_versions.c.effective_from_us <= at_us)
         .where(
             or_(
@@ -75,7 +85,7 @@ def tariff_in_force(connection: Connection, tenant_id: str, at_us: int) -> Tarif
         )
     ).one_or_none()
     if row is None:
-        raise NoTariff(f"no version of tariff {assigned!r} is in force")
+        raise NoTariff(f"no version of tariff {tariff!r} is in force")
     return _from_row(row._mapping)
 
 
@@ -128,6 +138,9 @@ def assign(connection: Connection, tenant_id: str, tariff_name: str, from_us: in
     known = versions(connection, tariff_name)
     if not known:
         raise NoTariff(f"no tariff {tariff_name!r}")
+    owner = known[-1].document.tenant
+    if owner is not None and owner != tenant_id:
+        raise TariffConflict(f"tariff {tariff_name!r} is another tenant's own")
     if known[-1].currency != currency:
         raise TariffConflict(
             f"tariff {tariff_name!r} is in {known[-1].currency}, the tenant pays {currency}"
@@ -161,6 +174,8 @@ def _succeed(connection: Connection, latest: TariffVersion, tariff: Tariff, star
             f"tariff {tariff.name!r} is in {latest.currency}; publish another name for "
             f"{tariff.currency}"
         )
+    if tariff.tenant != latest.document.tenant:
+        raise TariffConflict(f"tariff {tariff.name!r} is for another tenant, or for all")
     if start <= latest.effective_from_us:
         raise TariffConflict(f"{latest.id} is in force from {latest.effective_from_us} on")
     repriced = connection.scalar(

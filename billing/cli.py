@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 KEY_FILE = Path("keys") / "receipt_ed25519.pem"
 
+from_moment = click.option(
+    "--effective-from",
+    "start",
+    type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ"]),
+    help="From when on, in UTC.  [default: now]",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -174,14 +181,15 @@ def validate_tariff(file: IO[str]) -> None:
 
 @tariff.command("publish")
 @click.argument("file", type=click.File("r", encoding="utf-8"))
+@from_moment
 @click.pass_obj
-def publish_tariff(context: CliContext, file: IO[str]) -> None:
-    """Put a document in force from now on, as the next version of its tariff."""
+def publish_tariff(context: CliContext, file: IO[str], start: datetime | None) -> None:
+    """Put a document in force, as the next version of its tariff."""
     from billing import catalogue
 
     document = _read_tariff(file)
     with _transaction(context) as connection:
-        version = catalogue.publish(connection, document)
+        version = catalogue.publish(connection, document, _start_us(start))
         context.record(
             connection,
             action="tariff.published",
@@ -195,24 +203,104 @@ def publish_tariff(context: CliContext, file: IO[str]) -> None:
 @tariff.command("assign")
 @click.argument("tenant_id")
 @click.argument("name")
+@from_moment
 @click.pass_obj
-def assign_tariff(context: CliContext, tenant_id: str, name: str) -> None:
-    """Put a tenant on a tariff from now on; what was admitted before keeps its version."""
+def assign_tariff(context: CliContext, tenant_id: str, name: str, start: datetime | None) -> None:
+    """Put a tenant on a tariff; what was admitted before keeps its version."""
     from billing import catalogue
-    from metering import clock
 
-    now = clock.now_us()
+    start_us = _start_us(start)
     with _transaction(context) as connection:
         catalogue.install_shipped(connection)
-        catalogue.assign(connection, tenant_id, name, now)
+        catalogue.assign(connection, tenant_id, name, start_us)
         context.record(
             connection,
             action="tariff.assigned",
             subject=name,
             tenant_id=tenant_id,
-            effective_from_us=now,
+            effective_from_us=start_us,
         )
     click.echo(f"{tenant_id} pays {name}")
+
+
+@tariff.command("override")
+@click.argument("tenant_id")
+@click.argument("file", type=click.File("r", encoding="utf-8"))
+@click.option("--base", help="Tariff to change.  [default: the one it is on]")
+@from_moment
+@click.pass_obj
+def override_tariff(
+    context: CliContext, *, tenant_id: str, file: IO[str], base: str | None, start: datetime | None
+) -> None:
+    """Give a tenant its own prices: FILE holds the changes to a tariff's document."""
+    from billing import overrides
+    from billing.errors import InvalidTariff
+    from billing.tariff_documents import load
+
+    try:
+        changes = load(file.read())
+    except InvalidTariff as error:
+        raise click.ClickException(str(error)) from None
+    if not isinstance(changes, dict):
+        raise click.ClickException("the changes must be a mapping, such as `output: {...}`")
+    with _transaction(context) as connection:
+        version = overrides.override(connection, tenant_id, changes, _start_us(start), base=base)
+        context.record(
+            connection,
+            action="tariff.overridden",
+            subject=version.id,
+            tenant_id=tenant_id,
+            document_sha256=version.document_sha256,
+            effective_from_us=version.effective_from_us,
+        )
+    click.echo(f"{tenant_id} pays {version.id}, made from {version.document.base}")
+
+
+@tariff.command("preview")
+@click.argument("file", type=click.File("r", encoding="utf-8"))
+@click.option("--period", required=True, metavar="YYYY-MM", help="Which month.")
+@click.option("--tenant", "tenant_id", help="Only this one.  [default: all who pay its currency]")
+@as_json
+@click.pass_obj
+def preview_tariff(
+    context: CliContext, *, file: IO[str], period: str, tenant_id: str | None, as_json: bool
+) -> None:
+    """Say what a past month would have cost under a document, rating every request again."""
+    from sqlalchemy import select
+
+    from billing.money import format_nano
+    from billing.preview import preview
+    from metering.tables import tenants
+
+    draft = _read_tariff(file)
+    with _snapshot(context) as connection:
+        paying = select(tenants.c.id).where(tenants.c.currency == draft.currency)
+        chosen = (
+            list(connection.scalars(paying.order_by(tenants.c.id)))
+            if tenant_id is None
+            else [tenant_id]
+        )
+        for each in chosen:
+            found = preview(connection, each, period, draft)
+            shown = {
+                "tenant_id": each,
+                "period": period,
+                "requests": found.requests,
+                "total": format_nano(found.total_nano),
+                "booked_total": format_nano(found.booked_nano),
+                "difference": format_nano(found.total_nano - found.booked_nano),
+                "currency": found.currency,
+            }
+            text = "{tenant_id}: {total} {currency} instead of {booked_total} ({difference})"
+            click.echo(json.dumps(shown) if as_json else text.format(**shown))
+
+
+def _start_us(start: datetime | None) -> int:
+    from metering import clock
+
+    if start is None:
+        return clock.now_us()
+    return int(start.replace(tzinfo=UTC).timestamp()) * 10**6
 
 
 def _read_tariff(file: IO[str]) -> Any:

@@ -143,7 +143,11 @@ class ReviewConflict(BillingError):
 
 
 class InvalidVerdict(BillingError):
-    """A verdict that is unknown, or an edit without its edited output."""
+    """A verdict that is unknown, or without what belongs to it: reasons, an edited output."""
+
+
+class InvalidPayout(BillingError):
+    """More than the reviewer is due, or nothing; nothing was changed."""
 
 
 class ReceiptFault(StrEnum):
@@ -205,3 +209,19 @@ class ProviderRefused(BillingError):
 
 class CannotAudit(BillingError):
     """The work can't be done again: content erased, another model, a request still running."""
+
+
+class InvalidEconomics(BillingError):
+    """Figures that can't be reckoned with; `errors` names every fault and its place."""
+
+    def __init__(self, errors: Sequence[str]) -> None:
+        super().__init__("; ".join(errors))
+        self.errors = tuple(errors)
+
+
+class UsageGone(BillingError):
+    """Past usage that can't be rated again, because its request summaries are not there."""
+
+
+class ExportUnavailable(BillingError):
+    """A file format whose library is not installed."""

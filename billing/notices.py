@@ -31,6 +31,7 @@ class NoticeType(StrEnum):
     INVOICE_CREDITED = "invoice.credited"
     INVOICE_PAYMENT_FAILED = "invoice.payment_failed"
     TOP_UP_PAID = "top_up.paid"
+    REVIEW_CAP_REACHED = "review.cap_reached"
     REVIEW_RESOLVED = "review.resolved"
     REVIEW_LAPSED = "review.lapsed"
 

@@ -9,12 +9,13 @@ A month is as long as the clocks of its zone make it: an hour longer or shorter 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from zoneinfo import ZoneInfo
 
 from billing.errors import InvalidPeriod
-from metering.local_days import begin_us, day_of
+from metering.local_days import begin_us, day_of, spans
 
 _LABEL = re.compile(r"([0-9]{4})-(0[1-9]|1[0-2])")
 YEARS = range(1971, 9000)
@@ -43,6 +44,13 @@ def month(label: str, time_zone: str) -> Period:
 def containing(at_us: int, time_zone: str) -> Period:
     """The month in which an instant lies."""
     return month(f"{day_of(at_us, ZoneInfo(time_zone)):%Y-%m}", time_zone)
+
+
+def days(period: Period) -> Iterator[tuple[int, int]]:
+    """The local days of a period as [start, end), the first and last cut to it."""
+    for _, start_us, end_us in spans(period.start_us, period.end_us, ZoneInfo(period.time_zone)):
+        if start_us < end_us:  # a zone that changed sides of the date line skipped a day
+            yield start_us, end_us
 
 
 def following(label: str) -> str:

@@ -28,6 +28,7 @@ from engine.records import EngineInfo, FinishReason, StepRecord, Work
 from engine.requests import GenerationRequest, SamplingParams
 from metering import bodies
 from metering.bodies import BlockBody, TerminalBody
+from metering.calibration import Calibration
 from metering.events import FINAL_STATUSES, RequestSummary
 from metering.information import total_ubits
 from metering.request_meter import RequestMeter
@@ -102,10 +103,12 @@ def audit(
     engine: EngineInfo,
     prompt_ids: Sequence[int],
     steps: Iterable[StepRecord],
+    calibration: Calibration | None = None,
 ) -> Audit:
     """Compare a replay's `steps` with everything stored and signed about a request.
 
-    Raises CannotAudit when the replay is of another model, or the block detail that another
+    `calibration` is the version that the summary names. Raises CannotAudit when the replay is of
+    another model, or the block detail that another
     arithmetic would have to be held against is gone.
     """
     document = stated(evidence)
@@ -126,7 +129,7 @@ def audit(
             summary.input_tokens,
         ),
         *again.figures(summary),
-        *_receipt(evidence, admitted, version, document, again),
+        *_receipt(evidence, again.meter(admitted, calibration), version, document),
     ]
     return Audit(
         request_id=summary.request_id,
@@ -216,9 +219,9 @@ class _Repeated:
             if not _near(unats, said, self.tolerance_unats):
                 yield f"log-probability of token {position}, in micronats", unats, said
 
-    def meter(self, admitted: AdmittedRequest) -> RequestMeter:
+    def meter(self, admitted: AdmittedRequest, calibration: Calibration | None) -> RequestMeter:
         """The replay, folded. Log-probabilities within the tolerance count as they were stored."""
-        meter = RequestMeter(admitted, ReviewRule())
+        meter = RequestMeter(admitted, ReviewRule(), calibration)
         said = iter(self._said)
         for index, block in enumerate(self.blocks):
             near = tuple(
@@ -256,15 +259,14 @@ def _near(one: int | None, other: int | None, tolerance: int) -> bool:
 
 def _receipt(
     evidence: Evidence,
-    admitted: AdmittedRequest,
+    meter: RequestMeter,
     version: Callable[[str], TariffVersion],
     document: Mapping[str, Any],
-    again: _Repeated,
 ) -> Iterator[Figure]:
+    admitted = meter.admitted
     summary = evidence.summary
     assert summary is not None
     end = next(event for event in evidence.events if isinstance(event, TerminalBody))
-    meter = again.meter(admitted)
     if end.replaced_tail:
         meter.replace_tail()
     if evidence.request.output is not None:
@@ -280,6 +282,7 @@ def _receipt(
         cached_input_tokens=summary.cached_input_tokens,
         drafting=summary.drafting,
         review_reason=summary.review_reason,
+        audit_ppm=summary.audit_ppm,
     )
     for field in msgspec.structs.fields(RequestSummary):
         yield f"summary's {field.name}", getattr(repeated, field.name), getattr(summary, field.name)

@@ -20,7 +20,7 @@ from billing.catalogue import TariffVersion
 from billing.money import format_nano, plain
 from billing.rating import Line
 from engine.records import DraftCounters, EngineInfo
-from metering.events import RequestSummary, UnitState
+from metering.events import EnergySummary, RequestSummary, UnitState
 
 RECEIPT_SCHEMA = "dflash.receipt/1"
 ADJUSTMENT_SCHEMA = "dflash.adjustment/1"
@@ -34,6 +34,7 @@ class ReviewTerms:
     reason: str
     fee_nano: int
     paid_by: str  # "tenant" or "operator"
+    delivery: str = "now"  # or "held": until the verdict
 
 
 def receipt_document(
@@ -82,14 +83,7 @@ def receipt_document(
         "units": _units(summary),
         "confidence": _confidence(summary),
         "information_bits": millionths(summary.information_ubits),
-        "energy": {
-            "class": summary.energy.energy_class.value,
-            "joules": millionths(summary.energy.shown_uj),
-            "source": summary.energy.source,
-            "scope": summary.energy.scope,
-            "method": summary.energy.method,
-            "uncertainty_pct": summary.energy.uncertainty_pct,
-        },
+        "energy": energy_document(summary.energy),
         "drafting": _drafting(summary.drafting),
         "tariff": {
             "id": tariff.id,
@@ -103,6 +97,7 @@ def receipt_document(
             "reason": review.reason,
             "fee": format_nano(review.fee_nano),
             "paid_by": review.paid_by,
+            "delivery": review.delivery,
         },
         "lines": [
             {
@@ -130,6 +125,7 @@ def adjustment_document(
     amount_nano: int,
     currency: str,
     review: dict[str, Any] | None,
+    energy: dict[str, Any] | None,
     note: str | None,
     issued_at_us: int,
 ) -> dict[str, Any]:
@@ -142,10 +138,26 @@ def adjustment_document(
         "receipt_sha256": receipt_sha256,
         "reason": reason,
         "review": review,
+        "energy": energy,
         "note": note,
         "amount": format_nano(amount_nano),
         "currency": currency,
         "issued_at": iso(issued_at_us),
+    }
+
+
+def energy_document(energy: EnergySummary) -> dict[str, Any]:
+    """Joules as the tenant is shown them, and all that says how far to trust them."""
+    return {
+        "class": energy.energy_class.value,
+        "joules": millionths(energy.shown_uj),
+        "source": energy.source,
+        "scope": energy.scope,
+        "method": energy.method,
+        "weights": energy.weights,
+        "devices": list(energy.devices),
+        "update_period_us": energy.update_period_us,
+        "uncertainty_pct": energy.uncertainty_pct,
     }
 
 
@@ -226,6 +238,7 @@ def _confidence(summary: RequestSummary) -> dict[str, Any] | None:
         "calibrated": score.calibrated,
         "basis": score.basis,
         "tier": score.tier.value,
+        "calibration": summary.calibration,
     }
 
 

@@ -19,6 +19,7 @@ from billing.rating import Line
 from billing.receipt_documents import (
     ReviewTerms,
     adjustment_document,
+    energy_document,
     receipt_document,
 )
 from billing.rows import insert_once
@@ -28,7 +29,7 @@ from billing.tables import rated_lines, receipts
 from billing.verification import VerifiedReceipt, verify, verify_adjustment
 from engine.records import EngineInfo
 from metering import clock
-from metering.events import RequestSummary
+from metering.events import EnergySummary, RequestSummary
 
 __all__ = [
     "Signer",
@@ -93,6 +94,7 @@ def adjust(
     reason: str,
     amount_nano: int,
     review: Mapping[str, Any] | None = None,
+    energy: EnergySummary | None = None,
     note: str | None = None,
 ) -> None:
     """Sign and store what became known of a request, citing its receipt. Once per id."""
@@ -114,6 +116,7 @@ def adjust(
             amount_nano=amount_nano,
             currency=cited.currency,
             review=None if review is None else dict(review),
+            energy=None if energy is None else energy_document(energy),
             note=note,
             issued_at_us=now,
         )

@@ -26,6 +26,7 @@ from sqlalchemy import (
 from billing.errors import InvalidRetention
 from billing.retention_tables import compactions, erasures, retention_policies
 from billing.review_items import OPEN_STATES
+from billing.review_tables import review_opinions
 from billing.rows import insert_once
 from billing.tables import review_items
 from metering import clock, event_log
@@ -167,6 +168,12 @@ def _erase(
         connection.execute(
             update(review_items)
             .where(review_items.c.request_id.in_(some))
+            .values(note=None, edited_output=None)
+        )
+        reviewed = select(review_items.c.id).where(review_items.c.request_id.in_(some))
+        connection.execute(
+            update(review_opinions)
+            .where(review_opinions.c.item_id.in_(reviewed))
             .values(note=None, edited_output=None)
         )
     connection.execute(

@@ -1,27 +1,39 @@
-"""Human review of doubtful outputs: a queue, claims with a lease, verdicts.
+"""Human review of doubtful outputs: a queue, claims with a lease, opinions and verdicts.
 
-queued -> claimed -> resolved, or lapsed when nobody resolved it in time. A claim carries a token
-that grows with every claim, so that a reviewer whose lease ran out and whose item went to another
-can't resolve it any more. Every outcome is a signed adjustment of the request's receipt.
+queued -> claimed -> resolved, or back to queued while another opinion is wanted, or lapsed when
+nobody gave one in time. A claim carries a token that grows with every claim, so that a reviewer
+whose lease ran out and whose item went to another can't resolve it any more. Every outcome is a
+signed adjustment of the request's receipt.
 """
 
 from __future__ import annotations
 
-import hashlib
-from itertools import groupby
+from collections.abc import Sequence
 
-from sqlalchemy import Connection, and_, or_, select, update
+from sqlalchemy import Connection, and_, exists, or_, select, update
 
-from billing import receipts, review_fees
+from billing import review_fees, review_opinions
 from billing.errors import InvalidVerdict, ReviewConflict
-from billing.ledger.accounts import lock_tenant, try_lock_tenant
-from billing.money import format_nano
-from billing.notices import NoticeType, announce
-from billing.review_items import OPEN_STATES, ReviewItem, ReviewState, Verdict, item, items
+from billing.ledger.accounts import lock_tenant
+from billing.review_endings import RULE_VERSION, conclude, lapse
+from billing.review_items import (
+    OPEN_STATES,
+    Reason,
+    ReviewItem,
+    ReviewState,
+    Verdict,
+    item,
+    items,
+    of_request,
+)
+from billing.review_opinions import Opinion
+from billing.review_orders import ReviewOrder
+from billing.review_tables import review_opinions as opinions_table
 from billing.rows import insert_once
 from billing.signing import Signer
 from billing.tables import review_items
 from metering import clock
+from metering.events import RequestSummary
 
 __all__ = [
     "OPEN_STATES",
@@ -32,43 +44,35 @@ __all__ = [
     "item",
     "items",
     "lapse",
+    "of_request",
     "queue",
     "resolve",
 ]
 
-RULE_VERSION = "review/1"
 SLA_US = 24 * 3600 * 10**6
 LEASE_US = 15 * 60 * 10**6
 
 
-REASONS = {
-    Verdict.APPROVE: "review_approved",
-    Verdict.EDIT: "review_edited",
-    Verdict.REJECT: "review_rejected",
-}
-
-
 def queue(
     connection: Connection,
+    order: ReviewOrder,
+    summary: RequestSummary,
     *,
-    request_id: str,
-    tenant_id: str,
-    reason: str,
-    geo_mean: str | None,
-    fee_nano: int,
     currency: str,
-    paid_by_tenant: bool,
     sla_us: int = SLA_US,
+    second_opinion_rate: float = 0.0,
 ) -> str:
     """Queue an output for review, and return the item's id. Once per request and rule.
 
     A tenant's fee is in the pool already, moved there by the settlement; the operator's is taken
     from what was earned with this tenant.
     """
-    if not paid_by_tenant:
-        review_fees.charge_operator(connection, request_id, tenant_id, fee_nano, currency)
+    request_id, tenant_id = summary.request_id, summary.tenant_id
+    if not order.by_tenant:
+        review_fees.charge_operator(connection, request_id, tenant_id, order.fee_nano, currency)
     now = clock.now_us()
     item_id = f"rev_{request_id}"
+    score = summary.confidence
     insert_once(
         connection,
         review_items,
@@ -77,14 +81,21 @@ def queue(
             "request_id": request_id,
             "tenant_id": tenant_id,
             "rule_version": RULE_VERSION,
-            "reason": reason,
-            "geo_mean": geo_mean,
-            "fee_nano": fee_nano,
+            "reason": order.reason,
+            "geo_mean": None if score is None else score.geo_mean,
+            "fee_nano": order.fee_nano,
             "currency": currency,
             "state": ReviewState.QUEUED.value,
             "claim_token": 0,
             "queued_at_us": now,
             "due_at_us": now + sla_us,
+            "paid_by": order.paid_by,
+            "delivery": order.delivery.value,
+            "opinions_wanted": review_opinions.wanted(item_id, second_opinion_rate),
+            "calibrated": None if score is None else score.calibrated,
+            "calibration": summary.calibration,
+            "inclusion_ppm": order.inclusion_ppm,
+            "sampled": order.sampled,
         },
     )
     return item_id
@@ -95,8 +106,8 @@ def claim(
 ) -> int:
     """Take an item for the length of a lease, or take it anew; the token to resolve it with.
 
-    Raises ReviewItemNotFound, or ReviewConflict when another reviewer has it, it is final, or its
-    time is over.
+    Raises ReviewItemNotFound, or ReviewConflict when another reviewer has it, this one gave an
+    opinion on it already, it is final, or its time is over.
     """
     now = clock.now_us()
     free = or_(
@@ -109,9 +120,14 @@ def claim(
             ),
         ),
     )
+    judged = exists(
+        select(opinions_table.c.number).where(
+            opinions_table.c.item_id == item_id, opinions_table.c.reviewer_id == reviewer_id
+        )
+    )
     token = connection.scalar(
         update(review_items)
-        .where(review_items.c.id == item_id, review_items.c.due_at_us > now, free)
+        .where(review_items.c.id == item_id, review_items.c.due_at_us > now, free, ~judged)
         .values(
             state=ReviewState.CLAIMED.value,
             claimed_by=reviewer_id,
@@ -126,6 +142,8 @@ def claim(
             reason = f"it is {found.state}"
         elif found.due_at_us <= now:
             reason = "its time is over"
+        elif connection.scalar(select(judged)):
+            reason = "you gave an opinion already, and another reviewer's is wanted"
         else:
             reason = "another reviewer has it"
         raise ReviewConflict(f"{item_id} can't be claimed: {reason}")
@@ -140,19 +158,24 @@ def resolve(
     *,
     verdict: str,
     signer: Signer,
+    reasons: Sequence[str] = (),
     note: str | None = None,
     edited_output: str | None = None,
+    second_opinion: bool = False,
 ) -> ReviewItem:
-    """Give the verdict on a claimed item, move its fee, and sign the outcome.
+    """Give an opinion on a claimed item; where it decides, the item is resolved by it.
 
-    A rejection also gives the tenant back what it paid for the output. Giving the same verdict
-    with the same token again changes nothing. Raises ReviewItemNotFound, InvalidVerdict, or
+    With `second_opinion` another reviewer is asked before anything is decided. Giving the same
+    verdict with the same token again changes nothing. Raises ReviewItemNotFound, InvalidVerdict, or
     ReviewConflict when the claim with this token no longer holds.
     """
-    chosen = _verdict(verdict, note, edited_output)
+    opinion = _checked(
+        Opinion(reviewer_id, token, _verdict(verdict), _reasons(reasons), note, edited_output)
+    )
     found = item(connection, item_id)
     lock_tenant(connection, found.tenant_id, found.currency)
-    resolved = connection.execute(
+    wanted = review_items.c.opinions_wanted
+    released = connection.execute(
         update(review_items)
         .where(
             review_items.c.id == item_id,
@@ -161,127 +184,51 @@ def resolve(
             review_items.c.claim_token == token,
         )
         .values(
-            state=ReviewState.RESOLVED.value,
-            verdict=chosen.value,
-            note=note,
-            edited_output=edited_output,
-            resolved_by=reviewer_id,
-            resolved_at_us=clock.now_us(),
+            state=ReviewState.QUEUED.value,
+            claimed_by=None,
+            claim_expires_at_us=None,
+            opinions=review_items.c.opinions + 1,
+            opinions_wanted=2 if second_opinion and not found.opinions else wanted,
         )
     )
-    current = item(connection, item_id)
-    if not resolved.rowcount:
-        if (current.resolved_by, current.claim_token, current.verdict) == (
-            reviewer_id,
-            token,
-            chosen,
+    given = review_opinions.of_item(connection, item_id)
+    if not released.rowcount:
+        if any(
+            (each.reviewer_id, each.claim_token, each.verdict)
+            == (reviewer_id, token, opinion.verdict)
+            for each in given
         ):
-            return current
+            return item(connection, item_id)
         raise ReviewConflict(f"{item_id} is not claimed with this token any more")
-    refund = review_fees.refundable(connection, current) if chosen is Verdict.REJECT else 0
-    review_fees.pay(connection, current, refund)
-    receipts.adjust(
-        connection,
-        signer,
-        adjustment_id=f"{current.request_id}/{RULE_VERSION}",
-        request_id=current.request_id,
-        reason=REASONS[chosen],
-        amount_nano=-refund,
-        review=_outcome(current),
-    )
-    _announce(connection, NoticeType.REVIEW_RESOLVED, current, refund)
-    return current
+    review_opinions.add(connection, item_id, len(given) + 1, opinion)
+    current = item(connection, item_id)
+    decides = review_opinions.decisive([*given, opinion], current.opinions_wanted)
+    return current if decides is None else conclude(connection, item_id, decides, signer)
 
 
-def lapse(connection: Connection, now_us: int, signer: Signer) -> int:
-    """Close items that nobody resolved in time, give their fees back, and say how many.
-
-    An item whose claim is still running is left until the lease is over, and so is a tenant that
-    another transaction is working on.
-    """
-    query = (
-        select(review_items.c.id, review_items.c.tenant_id, review_items.c.currency)
-        .where(
-            review_items.c.due_at_us <= now_us,
-            or_(
-                review_items.c.state == ReviewState.QUEUED,
-                and_(
-                    review_items.c.state == ReviewState.CLAIMED,
-                    review_items.c.claim_expires_at_us <= now_us,
-                ),
-            ),
-        )
-        .order_by(review_items.c.tenant_id, review_items.c.id)
-    )
-    candidates = connection.execute(query).all()
-    count = 0
-    for (tenant_id, currency), late in groupby(candidates, key=lambda row: (row[1], row[2])):
-        if not try_lock_tenant(connection, tenant_id, currency):
-            continue
-        ids = [row.id for row in late]
-        for item_id in sorted(connection.scalars(query.where(review_items.c.id.in_(ids)))):
-            _lapse(connection, item_id, signer)
-            count += 1
-    return count
-
-
-def _lapse(connection: Connection, item_id: str, signer: Signer) -> None:
-    connection.execute(
-        update(review_items)
-        .where(review_items.c.id == item_id)
-        .values(state=ReviewState.LAPSED.value, resolved_at_us=clock.now_us())
-    )
-    lapsed = item(connection, item_id)
-    returned = review_fees.give_back(connection, lapsed)
-    receipts.adjust(
-        connection,
-        signer,
-        adjustment_id=f"{lapsed.request_id}/{RULE_VERSION}",
-        request_id=lapsed.request_id,
-        reason="review_lapsed",
-        amount_nano=-returned,
-        review=_outcome(lapsed),
-    )
-    _announce(connection, NoticeType.REVIEW_LAPSED, lapsed, returned)
-
-
-def _announce(
-    connection: Connection, kind: NoticeType, final: ReviewItem, returned_nano: int
-) -> None:
-    announce(
-        connection,
-        final.tenant_id,
-        kind,
-        final.id,
-        {
-            "request_id": final.request_id,
-            **_outcome(final),
-            "returned": format_nano(returned_nano),
-            "currency": final.currency,
-        },
-    )
-
-
-def _outcome(final: ReviewItem) -> dict[str, object]:
-    edited = final.edited_output
-    return {
-        "item_id": final.id,
-        "rule": final.rule_version,
-        "verdict": final.verdict.value if final.verdict else None,
-        "fee": format_nano(final.fee_nano),
-        "edited_output_sha256": (
-            None if edited is None else hashlib.sha256(edited.encode()).hexdigest()
-        ),
-    }
-
-
-def _verdict(verdict: str, note: str | None, edited_output: str | None) -> Verdict:
-    try:
-        chosen = Verdict(verdict)
-    except ValueError:
-        raise InvalidVerdict(f"a verdict is approve, edit or reject, not {verdict!r}") from None
-    if (chosen is Verdict.EDIT) != (edited_output is not None):
+def _checked(opinion: Opinion) -> Opinion:
+    """Raises InvalidVerdict where what belongs to the verdict is missing, or more is given."""
+    reasons, verdict = opinion.reasons, opinion.verdict
+    if (verdict is Verdict.EDIT) != (opinion.edited_output is not None):
         raise InvalidVerdict("an edited output belongs to the verdict edit, and only to it")
-    if "\0" in (note or "") + (edited_output or ""):
+    if (verdict is Verdict.APPROVE) == bool(reasons):
+        raise InvalidVerdict("a correction and a rejection give reasons, an approval has none")
+    if Reason.OTHER in reasons and not opinion.note:
+        raise InvalidVerdict("the reason 'other' needs a note that says what it is")
+    if "\0" in (opinion.note or "") + (opinion.edited_output or ""):
         raise InvalidVerdict("text may not hold a NUL character")
-    return chosen
+    return opinion
+
+
+def _verdict(text: str) -> Verdict:
+    try:
+        return Verdict(text)
+    except ValueError:
+        raise InvalidVerdict(f"a verdict is approve, edit or reject, not {text!r}") from None
+
+
+def _reasons(texts: Sequence[str]) -> tuple[Reason, ...]:
+    try:
+        return tuple(Reason(text) for text in dict.fromkeys(texts))
+    except ValueError as error:
+        raise InvalidVerdict(f"{error}; it is one of {', '.join(Reason)}") from None

@@ -6,15 +6,18 @@ reviewers' due; a lapse returns it to its payer by reversing the transfer that b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import Connection, select
 
-from billing import budgets, refunds
+from billing import budgets, refunds, reviewers
 from billing.ledger import funding
 from billing.ledger.accounts import Account, AccountKind
 from billing.ledger.posting import Transfer, TransferKind, post
+from billing.money import split
 from billing.rating import Component
 from billing.review_items import ReviewItem
-from billing.tables import accounts, rated_lines, transfers
+from billing.tables import rated_lines
 from metering import clock
 
 
@@ -34,16 +37,6 @@ def charge_operator(
     post(connection, fee.id, [fee])
 
 
-def paid_by_tenant(connection: Connection, request_id: str) -> bool:
-    """Whether the review's fee came from the tenant; false also where there was no fee."""
-    payer = connection.scalar(
-        select(accounts.c.kind)
-        .join(transfers, transfers.c.debit_account_id == accounts.c.id)
-        .where(transfers.c.id == _fee_id(request_id))
-    )
-    return payer in (AccountKind.HOLDS, AccountKind.TENANT_CREDIT, AccountKind.ACCRUED)
-
-
 def refundable(connection: Connection, item: ReviewItem) -> int:
     """What the tenant paid for the output: at most its lines, at most what it still paid at all."""
     output = connection.scalars(
@@ -55,18 +48,25 @@ def refundable(connection: Connection, item: ReviewItem) -> int:
     return max(0, min(int(sum(output)), refunds.paid(connection, item.request_id)))
 
 
-def pay(connection: Connection, item: ReviewItem, refund_nano: int) -> None:
-    """Make the fee the reviewers' due, and give the tenant its refund."""
-    due = Transfer(
-        id=f"{item.request_id}/review_payable",
-        kind=TransferKind.REVIEW_PAYABLE,
-        debit=Account(item.tenant_id, AccountKind.REVIEW_POOL, item.currency),
-        credit=Account(None, AccountKind.REVIEWER_PAYABLE, item.currency),
-        amount_nano=item.fee_nano,
-        event_time_us=clock.now_us(),
-        request_id=item.request_id,
-    )
-    post(connection, due.id, [due])
+def pay(
+    connection: Connection, item: ReviewItem, reviewer_ids: Sequence[str], refund_nano: int
+) -> None:
+    """Make the fee the reviewers' due, in equal parts, and give the tenant its refund."""
+    cause = f"{item.request_id}/review_payable"
+    shares = split(item.fee_nano, [1] * len(reviewer_ids))
+    due = [
+        Transfer(
+            id=cause if number == 0 else f"{cause}:{number + 1}",
+            kind=TransferKind.REVIEW_PAYABLE,
+            debit=Account(item.tenant_id, AccountKind.REVIEW_POOL, item.currency),
+            credit=reviewers.account(reviewer_id, item.currency),
+            amount_nano=share,
+            event_time_us=clock.now_us(),
+            request_id=item.request_id,
+        )
+        for number, (reviewer_id, share) in enumerate(zip(reviewer_ids, shares, strict=True))
+    ]
+    post(connection, cause, due)
     if refund_nano:
         refunds.refund(
             connection,
@@ -80,7 +80,7 @@ def pay(connection: Connection, item: ReviewItem, refund_nano: int) -> None:
 
 def give_back(connection: Connection, item: ReviewItem) -> int:
     """Return the fee to whoever paid it; what of it went to the tenant."""
-    tenant_paid = paid_by_tenant(connection, item.request_id)
+    tenant_paid = item.paid_by == "tenant"
     cause = f"{item.request_id}/review_lapse"
     parts: dict[AccountKind, int] = {AccountKind.EARNINGS: item.fee_nano}
     if tenant_paid:

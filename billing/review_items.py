@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
+import msgspec
 from sqlalchemy import Connection, RowMapping, select, tuple_
 
 from billing.errors import ReviewItemNotFound
@@ -26,6 +27,25 @@ class Verdict(StrEnum):
     APPROVE = "approve"
     EDIT = "edit"
     REJECT = "reject"
+
+
+class Reason(StrEnum):
+    """What is wrong with an output."""
+
+    INCORRECT = "incorrect"
+    INCOMPLETE = "incomplete"
+    OFF_TOPIC = "off_topic"
+    UNSAFE = "unsafe"
+    FORMAT = "format"
+    STYLE = "style"
+    OTHER = "other"  # the note says what
+
+
+class Delivery(StrEnum):
+    """When a tenant gets an answer that is to be reviewed."""
+
+    NOW = "now"
+    HELD = "held"  # until the verdict, or until nobody gave one in time
 
 
 OPEN_STATES = frozenset({ReviewState.QUEUED, ReviewState.CLAIMED})
@@ -54,6 +74,27 @@ class ReviewItem:
     queued_at_us: int
     due_at_us: int
     resolved_at_us: int | None
+    paid_by: str = "operator"  # or "tenant"
+    delivery: Delivery = Delivery.NOW
+    opinions_wanted: int = 1
+    opinions: int = 0  # given so far
+    reasons: tuple[Reason, ...] = ()
+    calibrated: str | None = None
+    calibration: str | None = None  # the version that `calibrated` is of
+    inclusion_ppm: int | None = None  # how likely it was to be queued; null: not recorded
+    sampled: bool = False  # by the audit, whatever its score
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a verdict is still to come."""
+        return self.state in OPEN_STATES
+
+    @property
+    def withholds(self) -> bool:
+        """Whether its answer is kept from the tenant: until the verdict, and after a rejection."""
+        if self.delivery is not Delivery.HELD:
+            return False
+        return self.is_open or self.verdict is Verdict.REJECT
 
 
 def item(connection: Connection, item_id: str) -> ReviewItem:
@@ -62,6 +103,14 @@ def item(connection: Connection, item_id: str) -> ReviewItem:
     if row is None:
         raise ReviewItemNotFound(f"no review item {item_id!r}")
     return _from_row(row._mapping)
+
+
+def of_request(connection: Connection, request_id: str) -> ReviewItem | None:
+    """A request's item, or null: nobody reviews it."""
+    row = connection.execute(
+        select(review_items).where(review_items.c.request_id == request_id)
+    ).one_or_none()
+    return None if row is None else _from_row(row._mapping)
 
 
 def items(
@@ -91,4 +140,6 @@ def _from_row(row: RowMapping) -> ReviewItem:
     values = dict(row)
     values["state"] = ReviewState(values["state"])
     values["verdict"] = values["verdict"] and Verdict(values["verdict"])
+    values["delivery"] = Delivery(values["delivery"])
+    values["reasons"] = tuple(map(Reason, msgspec.json.decode(values["reasons"] or "[]")))
     return ReviewItem(**{field.name: values[field.name] for field in fields(ReviewItem)})

@@ -12,24 +12,22 @@ from decimal import Decimal
 
 from sqlalchemy import Connection, Row, insert, select
 
-from billing import catalogue, rating, receipts, review
+from billing import catalogue, rating, receipts, review, review_caps, review_orders
 from billing.catalogue import TariffVersion
 from billing.invoices import closed_periods
 from billing.ledger import alerts, holds, receivables
 from billing.ledger.accounts import lock_tenant
 from billing.ledger.holds import Settled
-from billing.money import plain, round_nano
+from billing.money import plain
 from billing.rating import Charge, Component, Line
-from billing.receipt_documents import ReviewTerms
 from billing.signing import Signer
 from billing.tables import rated_lines
 from billing.tables import receipts as receipts_table
 from engine.records import EngineInfo
-from metering.events import RequestSummary
+from metering.events import EnergySummary, RequestSummary
 from metering.tables import requests, tenants
 
 TEST_MODE = "test mode"
-AT_OUR_COST = frozenset({"missing_score", "audit"})
 
 
 class Settlement:
@@ -44,10 +42,12 @@ class Settlement:
         engine_info: EngineInfo | None = None,
         *,
         review_sla_us: int = review.SLA_US,
+        second_opinion_rate: float = 0.0,
     ) -> None:
         self.engine_info = engine_info
         self._signer = signer
         self._review_sla_us = review_sla_us
+        self._second_opinion_rate = second_opinion_rate
 
     def settle(self, connection: Connection, summary: RequestSummary) -> None:
         """Price a final request, pay it from its hold, and sign its receipt.
@@ -63,6 +63,21 @@ class Settlement:
         """
         self._settle(connection, summary, receivables.charge, None)
 
+    def settle_late(self, connection: Connection, request_id: str, energy: EnergySummary) -> None:
+        """Sign an adjustment that states what a settled request took. It costs nothing.
+
+        Its receipt said `unavailable`, and was priced so: what we learn late is at our expense.
+        """
+        receipts.adjust(
+            connection,
+            self._signer,
+            adjustment_id=f"{request_id}/late_energy",
+            request_id=request_id,
+            reason="late_energy",
+            amount_nano=0,
+            energy=energy,
+        )
+
     def _settle(
         self,
         connection: Connection,
@@ -75,8 +90,19 @@ class Settlement:
         if _has_receipt(connection, summary.request_id):
             return
         tariff = catalogue.version(connection, summary.tariff_version_id)
-        terms = None if request.test_mode else _review_terms(summary, tariff, request.review_opt_in)
-        by_tenant = terms is not None and terms.paid_by == "tenant"
+        parameters = json.loads(request.parameters)
+        order = None
+        if not request.test_mode:
+            order = review_orders.order(
+                summary,
+                tariff.document,
+                opted_in=request.review_opt_in,
+                held=bool(parameters.get("held")),
+                cap_admits=lambda fee: review_caps.admits(
+                    connection, summary.tenant_id, fee, tariff.currency
+                ),
+            )
+        by_tenant = order is not None and order.by_tenant
         charge = (
             rating.waive(TEST_MODE)
             if request.test_mode
@@ -90,8 +116,8 @@ class Settlement:
             fee_nano=fee,
             event_time_us=summary.ended_at_us,
         )
-        if terms is not None and not settled.fee_paid:
-            terms = ReviewTerms(terms.reason, terms.fee_nano, "operator")
+        if order is not None and not settled.fee_paid:
+            order = order.at_our_cost()
         lines = _paid_lines(charge, settled)
         _store(connection, summary, tariff, lines)
         closed_periods.note(connection, summary.tenant_id, summary.ended_at_us)
@@ -102,22 +128,19 @@ class Settlement:
             tariff,
             lines,
             engine=engine,
-            review=terms,
-            parameters=json.loads(request.parameters),
+            review=None if order is None else order.terms,
+            parameters=parameters,
             test_mode=request.test_mode,
         )
         alerts.balance(connection, summary.tenant_id)
-        if terms is not None:
+        if order is not None:
             review.queue(
                 connection,
-                request_id=summary.request_id,
-                tenant_id=summary.tenant_id,
-                reason=terms.reason,
-                geo_mean=summary.confidence.geo_mean if summary.confidence else None,
-                fee_nano=terms.fee_nano,
+                order,
+                summary,
                 currency=tariff.currency,
-                paid_by_tenant=terms.paid_by == "tenant",
                 sla_us=self._review_sla_us,
+                second_opinion_rate=self._second_opinion_rate,
             )
 
 
@@ -139,23 +162,6 @@ def _has_receipt(connection: Connection, request_id: str) -> bool:
         select(receipts_table.c.request_id).where(receipts_table.c.request_id == request_id)
     )
     return found is not None
-
-
-def _review_terms(
-    summary: RequestSummary, tariff: TariffVersion, opted_in: bool
-) -> ReviewTerms | None:
-    """Whether a human looks at the output, and who pays; null when nobody does.
-
-    A tenant pays for doubts about its output only if it opted in, and is not queued otherwise.
-    A score that we failed to take, and our own samples, are ours to pay.
-    """
-    reason = summary.review_reason
-    if reason is None or not summary.output_tokens:
-        return None
-    fee = round_nano(tariff.document.review.fee) if tariff.document.review else 0
-    if reason in AT_OUR_COST:
-        return ReviewTerms(reason, fee, "operator")
-    return ReviewTerms(reason, fee, "tenant") if opted_in else None
 
 
 def _paid_lines(charge: Charge, settled: Settled) -> tuple[Line, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     ForeignKey,
@@ -18,6 +19,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 from metering.tables import NAMING, Id, Sequence64, requests, tenants
@@ -57,6 +59,7 @@ accounts = Table(
     # A projection of the transfers, kept in the same transaction; `reconcile` rebuilds it.
     Column("debits_nano", BigInteger, nullable=False),
     Column("credits_nano", BigInteger, nullable=False),
+    Column("reviewer_id", Id),  # what is owed to whom, of the operator's accounts
     CheckConstraint("debits_nano >= 0 AND credits_nano >= 0", name="non_negative_sides"),
     CheckConstraint(
         "kind NOT IN ('tenant_credit', 'promotional', 'holds', 'review_pool', 'reviewer_payable')"
@@ -65,7 +68,7 @@ accounts = Table(
     ),
 )
 # Null tenants are distinct in a unique constraint, so the id itself is unique by construction:
-# "<tenant or op>:<kind>:<currency>".
+# "<tenant, reviewer or op>:<kind>:<currency>".
 
 transfers = Table(
     "transfers",
@@ -194,8 +197,18 @@ review_items = Table(
     Column("queued_at_us", BigInteger, nullable=False),
     Column("due_at_us", BigInteger, nullable=False),
     Column("resolved_at_us", BigInteger),
+    Column("paid_by", String(8), nullable=False, server_default=text("'operator'")),
+    Column("delivery", String(8), nullable=False, server_default=text("'now'")),
+    Column("opinions_wanted", Integer, nullable=False, server_default=text("1")),
+    Column("opinions", Integer, nullable=False, server_default=text("0")),
+    Column("reasons", Text),  # of the verdict: a JSON array
+    Column("calibrated", String(8)),
+    Column("calibration", String(64)),  # the version that `calibrated` is of
+    Column("inclusion_ppm", Integer),  # how likely it was to be queued; null: not recorded
+    Column("sampled", Boolean, nullable=False, server_default=text("false")),  # by the audit
     UniqueConstraint("request_id", "rule_version"),
     CheckConstraint("state IN ('queued', 'claimed', 'resolved', 'lapsed')", name="state"),
     CheckConstraint("verdict IS NULL OR verdict IN ('approve', 'edit', 'reject')", name="verdict"),
 )
 Index("ix_review_items_state_queued", review_items.c.state, review_items.c.queued_at_us)
+Index("ix_review_items_tenant_queued", review_items.c.tenant_id, review_items.c.queued_at_us)

@@ -107,7 +107,11 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Tariff(msgspec.Struct, frozen=True):
-    """One validated tariff document."""
+    """One validated tariff document.
+
+    With a `tenant` it is that tenant's own, and no other may be put on it; `base` is the version
+    that it was made from, whose prices are its list prices.
+    """
 
     schema: Annotated[str, Text(SCHEMA.replace(".", r"\."), f"the string {SCHEMA!r}")]
     name: Annotated[str, Text(r"[a-z][a-z0-9-]{0,47}", "lower-case letters, digits and dashes")]
@@ -121,6 +125,8 @@ class Tariff(msgspec.Struct, frozen=True):
     blocks: Blocks | None = None
     request: Request | None = None
     period: dict[str, PeriodPrice] | None = None  # by name: lines of the period's invoice
+    tenant: Annotated[str, Text(r"[A-Za-z0-9_.:-]{1,64}", "a tenant's id")] | None = None
+    base: Annotated[str, Text(r"[a-z][a-z0-9-]{0,47}@[0-9]{1,9}", "a version's id")] | None = None
 
 
 def parse(document: Mapping[str, Any] | str) -> Tariff:

@@ -10,16 +10,18 @@ from litestar.di import Provide
 from litestar.static_files import create_static_files_router
 from sqlalchemy import Engine
 
+from billing.exports.downloads import ProjectNames
 from billing.payments.provider import Provider
 from billing.receipts import Signer
 from dashboards import access, doors, failures
-from dashboards.billing import invoices, overview, receipts, statement
-from dashboards.operator import engine, reconciliation, reviews, unrated
+from dashboards.billing import exports, invoices, overview, receipts, statement
+from dashboards.operator import economics, engine, reconciliation, reviewers, reviews, unrated
 from dashboards.protocols import AuditLog, FindPrincipal, Host
 from dashboards.rendering import PREFIX, STATIC
 from dashboards.security import SecurityHeaders
 from dashboards.sessions import checked_form, session_middleware
 from engine.records import EngineInfo, EngineStats
+from metering.energy import Grid
 
 STATIC_MAX_AGE_S = 30 * 86_400
 
@@ -29,8 +31,11 @@ HANDLERS = (
     *receipts.HANDLERS,
     *statement.HANDLERS,
     *invoices.HANDLERS,
+    *exports.HANDLERS,
     *reviews.HANDLERS,
+    *reviewers.HANDLERS,
     *engine.HANDLERS,
+    *economics.HANDLERS,
     *reconciliation.HANDLERS,
     *unrated.HANDLERS,
     failures.no_such_page,
@@ -43,11 +48,13 @@ def dashboard_router(
     authenticate: FindPrincipal,
     recall: FindPrincipal,
     audit: AuditLog,
+    project_names: ProjectNames,
     signer: Signer,
     engine_stats: Callable[[], EngineStats | None],
     engine_info: Callable[[], EngineInfo | None],
     session_secret: bytes,
     provider: Provider | None = None,
+    grid: Grid | None = None,
     secure_cookies: bool = False,
 ) -> Router:
     """Everything under `/dashboard`, self-contained: sessions, errors, headers and files too.
@@ -55,7 +62,10 @@ def dashboard_router(
     `session_secret` must survive restarts and be the same in every process, or sessions end with
     them. `secure_cookies` belongs on wherever browsers reach the gateway over HTTPS.
     """
-    host = Host(database, authenticate, recall, audit, signer, engine_stats, engine_info, provider)
+    host = Host(
+        *(database, authenticate, recall, audit, project_names, signer),
+        *(engine_stats, engine_info, provider, grid),
+    )
     pages = Router(
         path="/",
         route_handlers=HANDLERS,

@@ -12,9 +12,11 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine
 
+from billing.exports.downloads import ProjectNames
 from billing.payments.provider import Provider
 from billing.receipts import Signer
 from engine.records import EngineInfo, EngineStats
+from metering.energy import Grid
 
 
 class Principal(Protocol):
@@ -64,7 +66,9 @@ class Host:
     authenticate: FindPrincipal  # by the whole secret, as typed
     recall: FindPrincipal  # by the key's id
     audit: AuditLog
+    project_names: ProjectNames  # of a tenant
     signer: Signer  # a verdict signs an adjustment
     engine_stats: Callable[[], EngineStats | None]  # null while no engine answers
     engine_info: Callable[[], EngineInfo | None]
     provider: Provider | None  # of payments
+    grid: Grid | None = None  # by which carbon is shown; null: it isn't

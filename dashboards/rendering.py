@@ -26,6 +26,7 @@ from dashboards.sessions import (
     known_viewer,
     take_notice,
 )
+from metering.energy import Grid
 
 PREFIX = "/dashboard"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -68,8 +69,10 @@ def environment() -> Environment:
         column=column,
         joules=joules,
         joules_exact=joules_exact,
+        carbon=carbon,
         percent=percent,
         number=number,
+        estimate=estimate,
         score=score,
         instant=instant,
         span=span,
@@ -133,6 +136,12 @@ def joules_exact(microjoules: int | None) -> str:
     return _unavailable() if microjoules is None else f"{Decimal(microjoules).scaleb(-6):f} J"
 
 
+def carbon(microjoules: int | None, grid: Grid) -> str:
+    """Joules seen as grams of CO2 equivalent."""
+    grams = grid.grams(microjoules)
+    return _unavailable() if grams is None else f"{grams} g"
+
+
 def percent(share: float | None) -> str:
     """A share of one, in percent with one decimal."""
     return _unavailable() if share is None else f"{share * 100:.1f} %"
@@ -143,6 +152,13 @@ def number(value: float | int | None, decimals: int = 0) -> str:
     if value is None:
         return _unavailable()
     return f"{value:,.{decimals}f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def estimate(value: float | None) -> str:
+    """A figure that is no amount of the books: four significant digits, without an exponent."""
+    if value is None:
+        return _unavailable()
+    return f"{Decimal(f'{value:.3e}'):f}".replace("-", "\N{MINUS SIGN}")
 
 
 def score(value: str | None) -> str:

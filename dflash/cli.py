@@ -41,6 +41,8 @@ COMMANDS: dict[str, Entry] = {
     "bench": Entry("engine.bench_cli", "Measure decoding beside variants, peers, the machine."),
     "eval": Entry("engine.evaluation_cli", "Measure what a model file is worth: perplexity."),
     "train-head": Entry("engine.training_cli", "Train a draft head on the model's own answers."),
+    "calibrate": Entry("api.calibrate_cli", "Fit what figures rest on to what was measured."),
+    "meter": Entry("api.meter_cli", "Show what can be metered; record it; what metering takes."),
     "units": Entry("metering.cli", "Show the semantic units of a text."),
     "usage": Entry("metering.usage_cli", "Show usage rollups, rebuild them, measure intake."),
     "tenant": Entry("api.cli", "Create and list tenants."),
@@ -55,11 +57,14 @@ COMMANDS: dict[str, Entry] = {
     "refund": Entry("api.cli", "Correct a charge, with a signed adjustment."),
     "retention": Entry("api.cli", "Say how long content is kept, and erase it."),
     "tariff": Entry("billing.cli", "Publish, assign and show tariffs."),
+    "review": Entry("billing.review_cli", "Show the review queue, cap its cost, pay reviewers."),
     "receipt": Entry(
         "api.receipt_cli", "Show a receipt, verify it offline, or audit it by replay."
     ),
     "invoice": Entry("billing.invoices.cli", "Close periods, and list and settle invoices."),
+    "export": Entry("api.exports.cli", "Write charges as FOCUS data, and usage and receipts."),
     "payments": Entry("billing.payments.cli", "Push to the payment provider, and see what waits."),
+    "economics": Entry("billing.economics.cli", "Estimate what serving costs; compare fleets."),
     "measure": Entry("api.measurement.cli", "Measure how fast the books are kept."),
     "reconcile": Entry("billing.cli", "Compare all books, from the engine to Stripe."),
 }

@@ -40,7 +40,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
 
     draft: bool = True
     draft_block_size: int = 8  # depths proposed ahead of the root, at most
-    verifier_batch_size: int = 4  # requests whose drafted blocks share one verification
+    verifier_batch_size: int = 4  # full drafted blocks whose nodes share one verification
     node_budget: int = 8  # tree nodes per request, root included; 1 is plain decoding
     tree_width: int = 8  # candidates that may follow one node; 1 drafts chains
     entropy_threshold: float = 1.2  # nats; below it a rejected block's candidates are recycled

@@ -32,7 +32,7 @@ class OpenModel:
     tokenizer: Tokenizer
     limits: Limits
     info: EngineInfo
-    curve: Curve  # milliseconds of a step by its rows
+    curve: Curve | None  # milliseconds of a step by its rows; null where nothing is to be drafted
     foresight: Foresight = Foresight()  # noqa: RUF009 -- frozen, and nothing in it
 
     def loop(
@@ -52,7 +52,7 @@ class OpenModel:
             config,
             foresight=self.foresight,
             engine_epoch=engine_epoch,
-            cost=cost or StepCost(self.curve),
+            cost=cost or (StepCost(self.curve) if self.curve else None),
             on_failure=on_failure,
         )
 
@@ -60,6 +60,7 @@ class OpenModel:
 def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
     """Load a `.dfm` as `config` says; its name is the file's.
 
+    Where `config` drafts nothing, neither is a step's cost measured nor anything learned loaded.
     Raises InvalidModelFile, UnsupportedModel, InvalidConfig.
     """
     path = Path(path)
@@ -96,8 +97,12 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
             pid=os.getpid(),
             rope_scaling_factor=config.rope_scaling_factor,
         ),
-        measured(decoder, config.max_step_rows, tokenizer.context_length),
-        open_foresight(path, config, decoder),
+        (
+            measured(decoder, config.max_step_rows, tokenizer.context_length)
+            if config.draft
+            else None
+        ),
+        open_foresight(path, config, decoder) if config.draft else Foresight(),
     )
 
 
@@ -114,5 +119,7 @@ def foresight_of(head: HeadFile, file: ModelFile, decoder: AnyDecoder) -> Foresi
     if head.block is not None and head.card.shape is not None:
         runtime = decoder.runtime if isinstance(decoder, BlockDecoder) else None
         slots = decoder.storage.slots
-        block = open_block_head(head.card.shape, head.block, file, slots, runtime)
+        block = open_block_head(
+            *(head.card.shape, head.block, file, slots), runtime=runtime, beside=decoder.storage
+        )
     return Foresight(head.phrases, block)

@@ -35,7 +35,11 @@ def engine_parameters(command: CommandT) -> CommandT:
             help=f"What the next three are unless they are given.  [default: {SHIPPED_PROFILE}]",
         ),
         click.option("--draft-block-size", type=int, help="Depths proposed ahead, at most."),
-        click.option("--verifier-batch-size", type=int, help="Requests drafted for in one step."),
+        click.option(
+            "--verifier-batch-size",
+            type=int,
+            help="Full drafts that share a verification.",
+        ),
         click.option("--entropy-threshold", type=float, help="Nats; above it, redraft wider."),
         click.option(
             "--node-budget",

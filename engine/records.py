@@ -180,4 +180,4 @@ class EngineStats(msgspec.Struct, frozen=True):
     draft_alert: bool = False  # the last window's hit rate was below 0.70
     window_hit_rate: float | None = None  # of the last full window of drafts
     window_speedup: float | None = None  # over plain decoding by its profiled cost, same window
-    step_cost_ms: tuple[tuple[int, float], ...] = ()  # v(n) as profiled at start: (rows, ms)
+    step_cost_ms: tuple[tuple[int, float], ...] = ()  # v(n) as profiled at start, if it was

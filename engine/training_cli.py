@@ -48,7 +48,14 @@ if TYPE_CHECKING:
     type=click.IntRange(0, 4),
     default=1,
     show_default=True,
-    help="Of the head; without any, it sees the last two tokens only.",
+    help="Of the head.",
+)
+@click.option(
+    "--window",
+    type=click.IntRange(0, 512),
+    default=0,
+    show_default=True,
+    help="Tokens that its layers attend to; without any, they see the last two.",
 )
 @click.option(
     "--slots",
@@ -70,6 +77,7 @@ def train_head(context: Any, /, **options: Any) -> None:
         hours=options["hours"],
         groups=options["groups"],
         layers=options["layers"],
+        window=options["window"],
         slots=options["slots"],
         seed=options["seed"],
         threads=options["threads"],

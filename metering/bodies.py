@@ -85,10 +85,12 @@ class EnergyBody(msgspec.Struct, frozen=True):
     scope: str
     method: str
     uncertainty_pct: int | None
-    device: str
+    device: str  # those of a group are joined by "+"
     epoch: str
     start_ns: int
     end_ns: int
+    weights: str | None = None  # see `EnergySummary`
+    update_period_us: int | None = None
 
 
 class TerminalBody(msgspec.Struct, frozen=True):

@@ -26,7 +26,8 @@ def units() -> None:
     is_flag=True,
     help="Take the text as cut off at its end, by a length limit say, not as ended by itself.",
 )
-def explain(file: BinaryIO, as_json: bool, cut: bool) -> None:
+@click.option("--text", "as_text", is_flag=True, help="Paint the units over the text itself.")
+def explain(file: BinaryIO, as_json: bool, cut: bool, as_text: bool) -> None:
     """Show how FILE ("-" for standard input) divides into units, each with kind and bytes."""
     from metering.semantic import SEGMENTER, Segmenter
 
@@ -54,18 +55,20 @@ def explain(file: BinaryIO, as_json: bool, cut: bool) -> None:
                 )
             )
         return
-    _paint(data, found)
-    click.echo(f"{len(found)} units by {SEGMENTER}")
-
-
-def _paint(data: bytes, found: list[Unit]) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from metering.unit_painting import escaped, painted, style
+
     console = Console(highlight=False, soft_wrap=True)
-    for unit in found:
-        is_whole = unit.state.value == "complete"
-        label = f"{unit.kind:>10} {unit.start:>6}-{unit.end:<6} {'' if is_whole else unit.state}"
-        text = data[unit.start : unit.end].decode(errors="replace")
-        shown = json.dumps(text, ensure_ascii=False)[1:-1]
-        console.print(Text(label.ljust(36), style="cyan" if is_whole else "yellow"), Text(shown))
+    if as_text:
+        console.print(painted(data, found), end="" if data.endswith(b"\n") else "\n")
+        kinds = dict.fromkeys((unit.kind, style(unit)) for unit in found)
+        console.print(*(Text(kind, style=colour) for kind, colour in kinds))
+    else:
+        for unit in found:
+            state = "" if unit.state.value == "complete" else unit.state.value
+            label = f"{unit.kind:>10} {unit.start:>6}-{unit.end:<6} {state}"
+            text = escaped(data[unit.start : unit.end].decode(errors="replace"))
+            console.print(Text(f"{label:<36} {text}", style=style(unit)))
+    console.print(f"{len(found)} units by {SEGMENTER}")

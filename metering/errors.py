@@ -29,3 +29,15 @@ class SourceUnavailable(MeteringError):
 
 class InvalidEnergySettings(MeteringError, ValueError):
     """Energy settings that contradict themselves or name an unknown source."""
+
+
+class NotCalibrated(MeteringError):
+    """There are too few labels to promise what was asked for; the message says how many."""
+
+
+class InvalidTrace(MeteringError):
+    """A file that is no recorded trace of an energy source, or none that can be played."""
+
+
+class InvalidCalibration(MeteringError):
+    """Measurements of work that say nothing of its cost, or a file of costs that is damaged."""

@@ -92,7 +92,8 @@ class UnitSummary(msgspec.Struct, frozen=True):
     sum_logprob: str | None  # nats, decimal with 6 places
     geo_mean: str | None  # exp(sum / tokens), decimal with 4 places
     min_prob: str | None  # decimal with 4 places
-    tier: ConfidenceTier | None
+    tier: ConfidenceTier | None  # read from `calibrated` where there is one, else from `geo_mean`
+    calibrated: str | None = None  # 4 places; null: its kind has no curve
 
 
 class ConfidenceSummary(msgspec.Struct, frozen=True):
@@ -113,10 +114,15 @@ class EnergySummary(msgspec.Struct, frozen=True):
     energy_class: EnergyClass
     energy_uj: int | None
     shown_uj: int | None  # floored to 0.1 J: what the tenant sees and pays
-    source: str  # "nvml_total_energy", "rapl_powercap", "cpu_time", "none"
-    scope: str  # "gpu_board", "cpu_package", "process", "none"
+    source: str  # "nvml_total_energy", "rapl_powercap", "cpu_time", "none", ...
+    scope: str  # "gpu_board", "cpu_package", "process", "none", ...
     method: str  # "affine-shapley/1"
     uncertainty_pct: int | None
+    # Where the method's coefficients come from: "default" (measured nowhere), "configured",
+    # "calibration/<version>/<hash>", "none" where it has none; null on records older than this.
+    weights: str | None = None
+    devices: tuple[str, ...] = ()  # "GPU-<uuid>", ...
+    update_period_us: int | None = None  # how often the counter moves, as measured
 
 
 class RequestSummary(msgspec.Struct, frozen=True):
@@ -138,7 +144,7 @@ class RequestSummary(msgspec.Struct, frozen=True):
     blocks: int
     verified_blocks: int  # blocks that accepted at least one drafted token
     output_sha256: str
-    segmenter: str  # "units/1+ts-python@0.25.0"
+    segmenter: str  # "units/1+ts-python@0.25.0+...", every grammar with its version
     units: tuple[UnitSummary, ...]
     confidence: ConfidenceSummary | None  # null when nothing was chosen, or a score is missing
     information_ubits: int | None  # microbits; null when a score is missing
@@ -149,3 +155,6 @@ class RequestSummary(msgspec.Struct, frozen=True):
     ended_at_us: int  # event time of the terminal event, which decides the billing period
     cached_input_tokens: int = 0  # of the input, not computed for this request
     forced_tokens: int = 0  # of the output: a grammar left no alternative, so they have no score
+    calibration: str | None = None  # the version that calibrated scores are of; null: none loaded
+    # How likely the audit was to sample it, in millionths; null: it did not.
+    audit_ppm: int | None = None

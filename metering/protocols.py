@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from metering.bodies import Likely
-from metering.events import RequestSummary
+from metering.events import EnergySummary, RequestSummary
 
 
 class CommittedBlock(msgspec.Struct, frozen=True):
@@ -37,6 +37,12 @@ class Settler(Protocol):
         """Rate, post, release the hold and write the receipt, within the caller's transaction.
 
         Called exactly once per request, in the transaction that makes its terminal event durable.
+        """
+
+    def settle_late(self, connection: Connection, request_id: str, energy: EnergySummary) -> None:
+        """State what a settled request took, now that it is known; nothing is charged for it.
+
+        Called at most once per request, for one that was settled before its energy was.
         """
 
 

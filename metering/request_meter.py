@@ -15,9 +15,11 @@ from typing import NamedTuple
 from engine.records import DraftCounters, FinishReason
 from metering import confidence
 from metering.bodies import BlockBody, Body, EnergyBody, TerminalBody
+from metering.calibration import REQUEST, Calibration
 from metering.confidence import Score
 from metering.energy import shown_uj
 from metering.events import (
+    ConfidenceSummary,
     EndedBy,
     EnergyClass,
     EnergySummary,
@@ -68,6 +70,7 @@ class RequestMeter:
         "admitted",
         "blocks",
         "cached_input_tokens",
+        "calibration",
         "drafting",
         "energy_events",
         "energy_through_block",
@@ -82,9 +85,15 @@ class RequestMeter:
         "verified_blocks",
     )
 
-    def __init__(self, admitted: AdmittedRequest, rule: ReviewRule) -> None:
+    def __init__(
+        self,
+        admitted: AdmittedRequest,
+        rule: ReviewRule,
+        calibration: Calibration | None = None,
+    ) -> None:
         self.admitted = admitted
         self.rule = rule
+        self.calibration = calibration
         self.segmenter = Segmenter()
         self.output = ""  # every complete code point so far, as delivered
         self.blocks = 0
@@ -103,7 +112,7 @@ class RequestMeter:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._digest = hashlib.sha256()
         self._shown_bytes = 0
-        self._tokens = UnitTokens()
+        self._tokens = UnitTokens(calibration)
         self._units: list[UnitSummary] = []
         self._units_complete = 0
         self._weakest_unit: str | None = None
@@ -165,6 +174,9 @@ class RequestMeter:
             scope=body.scope,
             method=body.method,
             uncertainty_pct=body.uncertainty_pct,
+            weights=body.weights,
+            devices=tuple(body.device.split("+")),
+            update_period_us=body.update_period_us,
         )
 
     def replace_tail(self) -> str:
@@ -227,8 +239,8 @@ class RequestMeter:
         )
         units = (*self._units, *opened)
         output_tokens = self.drafting.emitted_tokens
-        score = self._score()
-        scored = None if score is None else confidence.summarise(score)
+        scored = self._confidence()
+        calibration = self.calibration
         admitted = self.admitted
         return RequestSummary(
             request_id=admitted.id,
@@ -257,9 +269,12 @@ class RequestMeter:
                 output_tokens - self.forced_tokens,
                 scored,
                 _weaker(self._weakest_unit, opened),
+                None if calibration is None else calibration.review_below,
             ),
             started_at_us=admitted.started_at_us,
             ended_at_us=ended_at_us,
+            calibration=None if calibration is None else calibration.id,
+            audit_ppm=self.rule.audit_ppm(admitted.id),
         )
 
     def copy(self) -> RequestMeter:
@@ -304,6 +319,14 @@ class RequestMeter:
             self._weakest_unit = _weaker(self._weakest_unit, [summary])
         return shown
 
+    def _confidence(self) -> ConfidenceSummary | None:
+        score = self._score()
+        if score is None:
+            return None
+        if self.calibration is None:
+            return confidence.summarise(score)
+        return confidence.summarise(score, self.calibration.calibrated(REQUEST, score.geo_mean))
+
     def _score(self) -> Score | None:
         tokens = self.drafting.emitted_tokens - self.forced_tokens
         if not tokens or self.missing_scores:
@@ -324,22 +347,27 @@ def block_score(body: BlockBody) -> Score | None:
 
 
 def _weaker(weakest: str | None, units: list[UnitSummary]) -> str | None:
-    """The lowest geo-mean among complete units."""
+    """The lowest score among complete units, calibrated where their kind is."""
     for unit in units:
-        if unit.state is UnitState.COMPLETE and unit.geo_mean is not None:
+        score = unit.calibrated or unit.geo_mean
+        if unit.state is UnitState.COMPLETE and score is not None:
             # Four places and one digit before them: text sorts as numbers do.
-            weakest = min(weakest or unit.geo_mean, unit.geo_mean)
+            weakest = min(weakest or score, score)
     return weakest
 
 
 def summary_of(
-    admitted: AdmittedRequest, rule: ReviewRule, events: Sequence[Body], ended_at_us: int
+    admitted: AdmittedRequest,
+    rule: ReviewRule,
+    events: Sequence[Body],
+    ended_at_us: int,
+    calibration: Calibration | None = None,
 ) -> RequestSummary:
     """Fold a finished request's stored events, the terminal one last, into its summary.
 
     Raises ValueError when they don't end, or don't give the output that they state.
     """
-    meter = RequestMeter(admitted, rule)
+    meter = RequestMeter(admitted, rule, calibration)
     for body in events:
         meter.fold(body)
     end = events[-1] if events else None

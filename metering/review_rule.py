@@ -35,11 +35,13 @@ class ReviewRule:
         chosen_tokens: int,
         score: ConfidenceSummary | None,
         weakest_unit: str | None,
+        review_below: str | None = None,
     ) -> str | None:
         """Why the request goes to review; null if it doesn't.
 
         `chosen_tokens` are the output's, those apart that a grammar forced: of an output without
-        any, nothing can be doubted. `weakest_unit` is the lowest geo-mean among its complete units.
+        any, nothing can be doubted. `weakest_unit` is the lowest score among its complete units,
+        `review_below` the raw score that a guarantee in force demands of the whole.
         """
         if not chosen_tokens:
             return None
@@ -47,9 +49,15 @@ class ReviewRule:
             return MISSING_SCORE
         if Decimal(score.calibrated or score.geo_mean) < REQUEST_BELOW:
             return REQUEST_CONFIDENCE
+        if review_below is not None and Decimal(score.geo_mean) < Decimal(review_below):
+            return REQUEST_CONFIDENCE
         if weakest_unit is not None and Decimal(weakest_unit) < UNIT_BELOW:
             return UNIT_CONFIDENCE
         return AUDIT if self.samples(request_id) else None
+
+    def audit_ppm(self, request_id: str) -> int | None:
+        """How likely this request was to be sampled, in millionths; null: it was not."""
+        return max(1, round(self.audit_sample_rate * 1e6)) if self.samples(request_id) else None
 
     def samples(self, request_id: str) -> bool:
         """Whether the audit sample includes this request."""

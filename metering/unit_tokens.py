@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+from metering.calibration import Calibration
 from metering.confidence import Score, tier
 from metering.events import UnitSummary
 from metering.semantic import Unit
@@ -15,9 +16,19 @@ class UnitTokens:
     The totals make the first open unit's score a look-up, however long it grows.
     """
 
-    __slots__ = ("_chosen", "_forced", "_lows", "_misses", "_offsets", "_sums", "_unats")
+    __slots__ = (
+        "_calibration",
+        "_chosen",
+        "_forced",
+        "_lows",
+        "_misses",
+        "_offsets",
+        "_sums",
+        "_unats",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, calibration: Calibration | None = None) -> None:
+        self._calibration = calibration
         self._offsets: list[int] = []  # of the byte that decides
         self._unats: list[int | None] = []
         self._forced: list[bool] = []
@@ -48,7 +59,7 @@ class UnitTokens:
     def close(self, index: int, unit: Unit) -> UnitSummary:
         """Take out the tokens of the next closed unit and summarise it."""
         count = bisect_left(self._offsets, unit.end)
-        summary = _summarise(index, unit, count, self._score(0, count))
+        summary = self._summarise(index, unit, count, self._score(0, count))
         left = list(
             zip(self._offsets[count:], self._unats[count:], self._forced[count:], strict=True)
         )
@@ -68,19 +79,23 @@ class UnitTokens:
             is_last = unit is units[-1]
             end = len(self._offsets) if is_last else bisect_left(self._offsets, unit.end, first)
             score = self._score(first, end)
-            summaries.append(_summarise(index + len(summaries), unit, end - first, score))
+            summaries.append(self._summarise(index + len(summaries), unit, end - first, score))
             first = end
         return summaries
 
     def copy(self) -> UnitTokens:
         """An independent copy."""
-        twin = UnitTokens()
-        for name in self.__slots__:
+        twin = UnitTokens(self._calibration)
+        for name in self._lists():
             setattr(twin, name, getattr(self, name)[:])
         return twin
 
+    @classmethod
+    def _lists(cls) -> tuple[str, ...]:
+        return cls.__slots__[1:]
+
     def _clear(self) -> None:
-        for name in self.__slots__:
+        for name in self._lists():
             getattr(self, name).clear()
 
     def _score(self, first: int, end: int) -> Score | None:
@@ -104,18 +119,21 @@ class UnitTokens:
             return None
         return Score(len(known), sum(known), min(known))
 
-
-def _summarise(index: int, unit: Unit, tokens: int, score: Score | None) -> UnitSummary:
-    geo_mean = None if score is None else score.geo_mean
-    return UnitSummary(
-        index=index,
-        kind=unit.kind,
-        state=unit.state,
-        byte_start=unit.start,
-        byte_end=unit.end,
-        tokens=tokens,
-        sum_logprob=None if score is None else score.sum_logprob,
-        geo_mean=geo_mean,
-        min_prob=None if score is None else score.min_prob,
-        tier=None if geo_mean is None else tier(geo_mean),
-    )
+    def _summarise(self, index: int, unit: Unit, tokens: int, score: Score | None) -> UnitSummary:
+        geo_mean = None if score is None else score.geo_mean
+        calibrated = None
+        if geo_mean is not None and self._calibration is not None:
+            calibrated = self._calibration.calibrated(unit.kind, geo_mean)
+        return UnitSummary(
+            index=index,
+            kind=unit.kind,
+            state=unit.state,
+            byte_start=unit.start,
+            byte_end=unit.end,
+            tokens=tokens,
+            sum_logprob=None if score is None else score.sum_logprob,
+            geo_mean=geo_mean,
+            min_prob=None if score is None else score.min_prob,
+            tier=None if geo_mean is None else tier(calibrated or geo_mean),
+            calibrated=calibrated,
+        )

@@ -15,7 +15,9 @@ import billing.credit_tables
 import billing.invoices.tables  # adds to the metadata of billing.tables
 import billing.payments.tables  # likewise
 import billing.retention_tables
+import billing.review_tables
 import billing.tables
+import metering.calibration_tables
 import metering.ingest_tables
 import metering.tables
 

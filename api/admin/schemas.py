@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -11,15 +11,15 @@ from msgspec import Meta
 from api.audit import AuditEntry
 from api.keys import OVERLAP_S_MAX, IssuedKey, Key
 from api.roles import Role
-from api.schemas import Amount, Instant, Name, TenantId, to_time, to_time_or_null
+from api.schemas import Amount, Currency, Instant, Name, TenantId, to_time, to_time_or_null
 from api.tenants import Tenant
 from billing import tariffs
 from billing.catalogue import TariffVersion
 
-Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}$", description="ISO 4217", examples=["USD"])]
 TimeZone = Annotated[str, Meta(max_length=64, description="IANA", examples=["Europe/Berlin"])]
 Delivery = Annotated[
-    str, Meta(description="`now`; holding answers until they are reviewed is not offered yet")
+    Literal["now", "held"],
+    Meta(description="When an answer that goes to review is delivered: at once, or reviewed"),
 ]
 TariffName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,47}$", examples=["semantic"])]
 
@@ -221,6 +221,17 @@ class AssignmentView(msgspec.Struct, frozen=True):
     tenant_id: str
     tariff: str
     effective_from: datetime
+
+
+class OverrideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A customer's own prices: changes (RFC 7396, null takes away) to a tariff's document.
+
+    Without a `base` it is the tariff that the tenant is on, or that its own was made from.
+    """
+
+    changes: dict[str, Any]
+    base: TariffName | None = None
+    effective_from: Instant | None = None  # null: now
 
 
 class AuditEntryView(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from api import audit, tenants
 from api.admin.schemas import (
     AssignmentRequest,
     AssignmentView,
+    OverrideRequest,
     TariffPage,
     TariffRequest,
     TariffVersionView,
@@ -19,7 +20,7 @@ from api.auth import Principal, Scope, requires
 from api.error_reports import documented
 from api.errors import Forbidden, NotFound, Unauthenticated
 from api.schemas import PathId, to_time, to_us
-from billing import catalogue, tariffs
+from billing import catalogue, overrides, tariffs
 from billing.errors import InvalidTariff, NoTariff, TariffConflict
 from metering import clock
 from metering.database import snapshot, transaction
@@ -95,3 +96,39 @@ def assign_tariff(
             effective_from_us=starts_us,
         )
     return AssignmentView(tenant_id, data.tariff, to_time(starts_us))
+
+
+@put(
+    "/tenants/{tenant_id:str}/tariff/overrides",
+    guards=[requires(Scope.ADMINISTER)],
+    summary="Give a tenant its own prices",
+    responses=documented(
+        InvalidTariff, NoTariff, TariffConflict, Unauthenticated, Forbidden, NotFound
+    ),
+    sync_to_thread=True,
+)
+def override_tariff(
+    data: JSONBody[OverrideRequest],
+    principal: NamedDependency[Principal],
+    database: NamedDependency[Database],
+    tenant_id: PathId,
+) -> TariffVersionView:
+    """Publish the tenant's own tariff, made from another's document, and put it there: from now,
+    or from the given moment. Putting it on another tariff again ends that.
+    """
+    starts_us = clock.now_us() if data.effective_from is None else to_us(data.effective_from)
+    with transaction(database) as connection:
+        tenants.require(connection, tenant_id)
+        published = overrides.override(
+            connection, tenant_id, data.changes, starts_us, base=data.base
+        )
+        audit.write(
+            connection,
+            actor=principal.key_id,
+            action="tariff.overridden",
+            subject=published.id,
+            tenant_id=tenant_id,
+            document_sha256=published.document_sha256,
+            effective_from_us=published.effective_from_us,
+        )
+    return TariffVersionView.of(published)

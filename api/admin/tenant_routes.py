@@ -11,7 +11,7 @@ from api import audit, cursors, tenants
 from api.admin.schemas import TenantChange, TenantPage, TenantRequest, TenantView
 from api.auth import Principal, Scope, requires, tenant_in_scope
 from api.error_reports import documented
-from api.errors import Forbidden, InvalidParameter, NotFound, Unauthenticated, Unsupported
+from api.errors import Forbidden, InvalidParameter, NotFound, Unauthenticated
 from api.schemas import CursorQuery, LimitQuery, PathId
 from billing import catalogue
 from metering import clock
@@ -97,7 +97,7 @@ def read_tenant(
     "/tenants/{tenant_id:str}",
     guards=[requires(Scope.MANAGE_TENANT)],
     summary="Change a tenant's settings",
-    responses=documented(Unsupported, Unauthenticated, Forbidden, NotFound),
+    responses=documented(InvalidParameter, Unauthenticated, Forbidden, NotFound),
     sync_to_thread=True,
 )
 def change_tenant(

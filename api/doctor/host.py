@@ -75,7 +75,7 @@ def judge_nvml(error: pynvml.NVMLError) -> Finding:
         return warn(
             "nvml",
             "a GPU without an energy counter",
-            "joules will be estimated, and labelled so; GPUs since Volta have the counter",
+            "joules come from its power or are estimated, and say so; GPUs since Volta have it",
         )
     return warn("nvml", str(error), "reinstall the NVIDIA driver, or reboot after its update")
 

@@ -14,11 +14,13 @@ from api.inference.schemas import (
     ConfidenceView,
     DraftingView,
     GenerationView,
+    ReviewView,
     TokenView,
     UsageView,
 )
-from billing import receipts
+from billing import receipts, review_outcomes
 from billing.money import format_nano
+from billing.review_outcomes import ReviewOutcome
 from metering import queries
 from metering.committed_blocks import replay
 from metering.events import RequestSummary, UnitState
@@ -37,21 +39,24 @@ def read(connection: Connection, tenant_id: str | None, request_id: str) -> Gene
     summary = queries.summary(connection, request_id)
     envelope = receipts.receipt(connection, row.tenant_id, request_id)
     document = envelope["receipt"] if envelope else None
+    reviewed = review_outcomes.outcome(connection, request_id)
+    shown = row.output if reviewed is None or not reviewed.withheld else None
     return GenerationView(
         id=request_id,
         object="generation",
         model=row.model,
         status=row.status,
         finish_reason=row.finish_reason,
-        output=row.output,
+        output=shown,
         usage=usage_view(summary) if summary else None,
         confidence=confidence_view(summary) if summary else None,
         drafting=drafting_view(summary) if summary else None,
-        logprobs=_logprobs(connection, row),
+        logprobs=None if shown is None else _logprobs(connection, row),
         cost=document["total"] if document else None,
         currency=document["currency"] if document else None,
         receipt=envelope,
         adjustments=receipts.adjustments(connection, request_id),
+        review=None if reviewed is None else review_view(reviewed),
         seed=row.parameters["seed"],
         created_at=iso(row.started_at_us),
         ended_at=iso(row.ended_at_us) if row.ended_at_us is not None else None,
@@ -87,6 +92,24 @@ def confidence_view(summary: RequestSummary) -> ConfidenceView | None:
         calibrated=score.calibrated,
         basis=score.basis,
         tier=score.tier,
+        calibration=summary.calibration,
+    )
+
+
+def review_view(reviewed: ReviewOutcome) -> ReviewView:
+    """What the tenant learns of a review."""
+    return ReviewView(
+        item_id=reviewed.item_id,
+        reason=reviewed.reason,
+        state=reviewed.state,
+        delivery=reviewed.delivery,
+        withheld=reviewed.withheld,
+        verdict=reviewed.verdict,
+        reasons=list(reviewed.reasons),
+        corrected_output=reviewed.corrected_output,
+        queued_at=iso(reviewed.queued_at_us),
+        due_at=iso(reviewed.due_at_us),
+        resolved_at=None if reviewed.resolved_at_us is None else iso(reviewed.resolved_at_us),
     )
 
 
@@ -149,8 +172,8 @@ def iso(at_us: int) -> str:
 
 
 def _logprobs(connection: Connection, row: RequestRow) -> list[TokenView] | None:
-    """What a request asked to see of its tokens; null if nothing, and where there is no output."""
-    if row.parameters.get("top_logprobs") is None or row.output is None:
+    """What a request asked to see of its tokens; null if nothing."""
+    if row.parameters.get("top_logprobs") is None:
         return None
     return [view for block in replay(connection, row.id) for view in token_views(block)]
 

@@ -111,7 +111,9 @@ TEXT = Shape("cmpl-", "text_completion", "text_completion", chat=False)
 
 
 def finish_reason(view: GenerationView) -> str:
-    """The finish reason in OpenAI's words."""
+    """The finish reason in OpenAI's words; an answer kept for a reviewer has no text yet."""
+    if view.review is not None and view.review.withheld:
+        return "content_filter"
     return FINISH_REASONS.get(view.finish_reason or "", "length")
 
 
@@ -160,6 +162,7 @@ def _metered(view: GenerationView, counted: UsageView) -> dict[str, Any]:
         "joules": counted.joules,
         "energy_class": counted.energy_class,
         "confidence": view.confidence,
+        "review": view.review,
         "receipt_sha256": None if view.receipt is None else view.receipt["sha256"],
     }
 

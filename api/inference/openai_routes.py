@@ -33,7 +33,6 @@ from api.inference.schemas import GenerationView
 from api.schemas import PathId
 from billing.money import parse_nano
 from engine.errors import InvalidRequest
-from metering.committed_blocks import replay
 from metering.database import snapshot
 from metering.protocols import CommittedBlock
 
@@ -195,18 +194,16 @@ async def _live_parts(
 ) -> AsyncIterator[bytes]:
     telling = _Telling(shape, live.request_id, model_name, logprobs=logprobs)
     views: dict[int, GenerationView] = {}
-    async for item in live.stream.items(gateway.settings.keepalive_s):
+    async for item in replies.told(gateway, live):
         if item is None:
             yield KEEPALIVE
-            continue
-        index = live.request_ids.index(item.request_id)
-        if isinstance(item, CommittedBlock):
-            yield telling.text(index, item)
-            continue
-        view = await asyncio.to_thread(replies.read_final, gateway.database, item.request_id)
-        views[index] = view
-        if view.status != "failed":
-            yield telling.end(index, view)
+        elif isinstance(item, CommittedBlock):
+            yield telling.text(live.request_ids.index(item.request_id), item)
+        else:
+            index = live.request_ids.index(item.id)
+            views[index] = item
+            if item.status != "failed":
+                yield telling.end(index, item)
     for part in _ending(shape, [views[index] for index in sorted(views)], usage):
         yield part
 
@@ -337,7 +334,7 @@ def _stored(
 ) -> tuple[list[GenerationView], list[list[CommittedBlock]]]:
     views = [replies.read_final(database, request_id) for request_id in request_ids]
     with snapshot(database) as connection:
-        return views, [replay(connection, request_id) for request_id in request_ids]
+        return views, [replies.stored_blocks(connection, view) for view in views]
 
 
 async def _nothing() -> None:

@@ -7,11 +7,12 @@ cannot differ.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive
+from sqlalchemy import Connection
 from sqlalchemy import Engine as Database
 
 from api.errors import RequestInFlight
@@ -20,8 +21,10 @@ from api.inference.event_stream import disconnected
 from api.inference.generations import read
 from api.inference.schemas import GenerationView
 from engine.errors import EngineUnavailable
+from metering.committed_blocks import replay
 from metering.database import snapshot
-from metering.events import FINAL_STATUSES, RequestStatus
+from metering.events import FINAL_STATUSES, RequestStatus, RequestSummary
+from metering.protocols import CommittedBlock
 
 HTTP_CLIENT_CLOSED_REQUEST = 499  # never seen: the client is gone; it is for the access log
 
@@ -55,6 +58,33 @@ def read_final(database: Database, request_id: str) -> GenerationView:
     if view.status == RequestStatus.REFUSED:
         raise EngineUnavailable("the engine refused this request; send it again")
     return view
+
+
+async def told(
+    gateway: Gateway, live: Live
+) -> AsyncIterator[CommittedBlock | GenerationView | None]:
+    """What a stream tells of an order: blocks as they come, and each choice's view at its end.
+
+    Null is that nothing came for a while. Blocks of an answer that may have to wait for a reviewer
+    are kept back until it is known that it need not.
+    """
+    kept: dict[str, list[CommittedBlock]] = {}
+    async for item in live.stream.items(gateway.settings.keepalive_s):
+        if isinstance(item, CommittedBlock) and live.held:
+            kept.setdefault(item.request_id, []).append(item)
+        elif isinstance(item, RequestSummary):
+            view = await asyncio.to_thread(read_final, gateway.database, item.request_id)
+            if view.output is not None:
+                for block in kept.pop(item.request_id, []):
+                    yield block
+            yield view
+        else:
+            yield item
+
+
+def stored_blocks(connection: Connection, view: GenerationView) -> list[CommittedBlock]:
+    """The blocks of an answer that is over, as a stream tells them; none while it is withheld."""
+    return [] if view.output is None else replay(connection, view.id)
 
 
 def headers(request_id: str, *, replayed: bool = False) -> dict[str, str]:

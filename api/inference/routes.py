@@ -30,7 +30,6 @@ from billing import receipt_audit
 from billing.money import parse_nano
 from billing.receipt_audit import Audit
 from billing.request_evidence import of_request
-from metering.committed_blocks import replay
 from metering.database import snapshot
 from metering.protocols import CommittedBlock
 
@@ -77,7 +76,7 @@ async def generate(
         return replies.client_closed()
     view = await asyncio.to_thread(replies.read_final, gateway.database, request_id)
     if data.stream:
-        blocks = await asyncio.to_thread(_stored, gateway.database, request_id)
+        blocks = await asyncio.to_thread(_stored, gateway.database, view)
         events = _stored_events(blocks, view, logprobs=order.top_logprobs is not None)
         return EventStream(events, _nothing, reply_headers)
     return replies.json_reply(view, reply_headers)
@@ -165,14 +164,13 @@ def read_order(served: ServedModel, wire: GenerateRequest) -> Order:
 
 
 async def _live_events(gateway: Gateway, live: Live, *, logprobs: bool) -> AsyncIterator[bytes]:
-    async for item in live.stream.items(gateway.settings.keepalive_s):
+    async for item in replies.told(gateway, live):
         if item is None:
             yield KEEPALIVE
         elif isinstance(item, CommittedBlock):
             yield sse("block", encode(block_view(item, logprobs=logprobs)))
         else:
-            view = await asyncio.to_thread(replies.read_final, gateway.database, live.request_id)
-            yield sse("receipt", encode(view))
+            yield sse("receipt", encode(item))
 
 
 async def _stored_events(
@@ -183,9 +181,9 @@ async def _stored_events(
     yield sse("receipt", encode(view))
 
 
-def _stored(database: Database, request_id: str) -> list[CommittedBlock]:
+def _stored(database: Database, view: GenerationView) -> list[CommittedBlock]:
     with snapshot(database) as connection:
-        return replay(connection, request_id)
+        return replies.stored_blocks(connection, view)
 
 
 async def _nothing() -> None:

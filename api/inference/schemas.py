@@ -139,6 +139,7 @@ class ConfidenceView(msgspec.Struct, frozen=True):
     calibrated: str | None
     basis: str
     tier: str
+    calibration: str | None  # the version that `calibrated` is of
 
 
 class DraftingView(msgspec.Struct, frozen=True):
@@ -152,8 +153,26 @@ class DraftingView(msgspec.Struct, frozen=True):
     mean_accepted_length: str | None
 
 
+class ReviewView(msgspec.Struct, frozen=True):
+    """What became of an answer's review. `withheld`: it is kept back until the verdict, or because
+    of it; `corrected_output` is what a reviewer made of it.
+    """
+
+    item_id: str
+    reason: str
+    state: str  # "queued", "resolved" or "lapsed"
+    delivery: str  # "now", or "held" until the verdict
+    withheld: bool
+    verdict: str | None
+    reasons: list[str]
+    corrected_output: str | None
+    queued_at: str
+    due_at: str
+    resolved_at: str | None
+
+
 class GenerationView(msgspec.Struct, frozen=True):
-    """A request as it stands. Reading it never bills."""
+    """A request as it stands. Reading it never bills. `output` is null while it is withheld."""
 
     id: str
     object: Literal["generation"]
@@ -169,6 +188,7 @@ class GenerationView(msgspec.Struct, frozen=True):
     currency: str | None
     receipt: dict[str, Any] | None
     adjustments: list[dict[str, Any]]
+    review: ReviewView | None
     seed: int
     created_at: str
     ended_at: str | None

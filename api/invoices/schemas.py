@@ -23,6 +23,7 @@ PeriodQuery: TypeAlias = Annotated[
 AnyPeriodQuery: TypeAlias = Annotated[
     str | None, QueryParameter(pattern=_PERIOD, description="Only this month, such as 2026-11")
 ]
+PeriodLabel: TypeAlias = Annotated[str, Meta(pattern=_PERIOD, examples=["2026-11"])]
 Reference: TypeAlias = Annotated[
     str,
     Meta(
@@ -87,7 +88,7 @@ class CloseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A month to close for one tenant; `correct` issues what came late into a closed one."""
 
     tenant_id: Annotated[str, Meta(pattern=_REFERENCE)]
-    period: Annotated[str, Meta(pattern=_PERIOD, examples=["2026-11"])]
+    period: PeriodLabel
     correct: bool = False
 
 

@@ -10,6 +10,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from metering.semantic import Segmenter
+from metering.unit_painting import painted
+
 NOTHING = "-"
 
 
@@ -19,7 +22,7 @@ def render(prompt: str, answer: dict[str, Any]) -> RenderableType:
     receipt = envelope["receipt"]
     return Group(
         Panel(Text(prompt), title="prompt", title_align="left", border_style="dim"),
-        Panel(Text(answer["output"] or ""), title="answer", title_align="left"),
+        Panel(_answer(answer["output"] or "", receipt), title="answer", title_align="left"),
         Panel(
             Group(_facts(receipt), Padding(_lines(receipt), (1, 0)), _signature(envelope)),
             title=f"receipt {receipt['request_id']}",
@@ -27,6 +30,14 @@ def render(prompt: str, answer: dict[str, Any]) -> RenderableType:
             border_style="green",
         ),
     )
+
+
+def _answer(output: str, receipt: dict[str, Any]) -> Text:
+    """The answer with its semantic units marked, found again from the text alone."""
+    segmenter = Segmenter()
+    data = output.encode()
+    units = segmenter.feed(data) + segmenter.finish(stopped=receipt["finish_reason"] == "stop")
+    return painted(data, units)
 
 
 def _facts(receipt: dict[str, Any]) -> Table:

@@ -14,19 +14,20 @@ from api.auth import Principal, Scope, requires
 from api.bodies import StrictBody
 from api.error_reports import documented
 from api.errors import Forbidden, InvalidCursor, InvalidParameter, Unauthenticated
+from api.review import account_routes
 from api.review.schemas import (
     ClaimView,
+    OpinionView,
     ReviewDetail,
     ReviewItemView,
     ReviewPage,
     VerdictRequest,
 )
 from api.schemas import CursorQuery, LimitQuery, PathId
-from billing import review
+from billing import review, review_opinions, review_texts, reviewers
 from billing.errors import InvalidVerdict, ReviewConflict, ReviewItemNotFound
 from billing.receipts import Signer
 from billing.review import ReviewState
-from metering import queries
 from metering.database import snapshot, transaction
 
 # Litestar keeps the name `state` for itself, and would name the alias's field in its own error.
@@ -74,12 +75,14 @@ def read_item(database: NamedDependency[Database], item_id: PathId) -> ReviewDet
     """An item with what was asked and answered."""
     with snapshot(database) as connection:
         item = review.item(connection, item_id)
-        request = queries.request(connection, item.tenant_id, item.request_id)
+        shown = review_texts.texts(connection, item)
+        opinions = review_opinions.shown(connection, item)
     return ReviewDetail(
         item=ReviewItemView.of(item),
-        prompt=request.prompt if request else None,
-        output=request.output if request else None,
-        edited_output=item.edited_output,
+        prompt=shown.prompt,
+        output=None if shown.output is None else shown.output.text,
+        edited_output=shown.edited_output,
+        opinions=[OpinionView.of(each) for each in opinions],
     )
 
 
@@ -96,7 +99,8 @@ def claim_item(
 ) -> ClaimView:
     """Take an item for the length of a lease, or renew one's own; older tokens stop working."""
     with transaction(database) as connection:
-        token = review.claim(connection, item_id, principal.key_id)
+        reviewer = reviewers.of_key(connection, principal.key_id)
+        token = review.claim(connection, item_id, reviewer)
         item = review.item(connection, item_id)
         audit.write(
             connection,
@@ -126,29 +130,33 @@ def resolve_item(
     signer: NamedDependency[Signer],
     item_id: PathId,
 ) -> ReviewItemView:
-    """Resolve a claimed item: its fee becomes the reviewers' due, a rejection refunds the output,
-    and the outcome is signed beside the receipt. The same verdict again changes nothing.
+    """Give an opinion on a claimed item. Where it decides, the fee becomes the reviewers' due, a
+    rejection refunds the output, and the outcome is signed beside the receipt; else the item waits
+    for another reviewer. The same verdict again changes nothing.
     """
     with transaction(database) as connection:
         before = review.item(connection, item_id)
         item = review.resolve(
             connection,
             item_id,
-            principal.key_id,
+            reviewers.of_key(connection, principal.key_id),
             data.token,
             verdict=data.verdict,
+            reasons=data.reasons,
             note=data.note,
-            edited_output=data.edited_output,
+            edited_output=review_texts.corrected(connection, before, data.edited_output),
+            second_opinion=data.second_opinion,
             signer=signer,
         )
-        if before.state is not ReviewState.RESOLVED:
+        if before.opinions != item.opinions:
             audit.write(
                 connection,
                 actor=principal.key_id,
                 action="review.resolved",
                 subject=item_id,
                 tenant_id=item.tenant_id,
-                verdict=item.verdict,
+                verdict=data.verdict,
+                decided=item.state is ReviewState.RESOLVED,
             )
     return ReviewItemView.of(item)
 
@@ -162,7 +170,7 @@ def _state(wanted: str) -> ReviewState:
 
 review_router = Router(
     "/review",
-    route_handlers=[list_items, read_item, claim_item, resolve_item],
+    route_handlers=[list_items, *account_routes.ROUTES, read_item, claim_item, resolve_item],
     dto=StrictBody,
     return_dto=None,
     tags=["review"],

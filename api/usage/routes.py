@@ -13,11 +13,18 @@ from api.auth import Principal, Scope, requires, visible_tenant
 from api.error_reports import documented
 from api.errors import Forbidden, InvalidParameter, NotFound, Unauthenticated
 from api.schemas import TenantQuery, to_time
-from api.usage import billing_routes, estimate_routes, ranges, spending_routes
+from api.usage import (
+    billing_routes,
+    estimate_routes,
+    ranges,
+    spending_routes,
+    tariff_routes,
+)
 from api.usage.ranges import BucketQuery, EndQuery, StartQuery
-from api.usage.schemas import UsageBucketView, UsageView
+from api.usage.schemas import CarbonView, UsageBucketView, UsageView
 from metering import queries
 from metering.database import snapshot
+from metering.energy import Grid
 from metering.queries import Bucket
 
 
@@ -32,6 +39,7 @@ def read_usage(
     *,
     principal: NamedDependency[Principal],
     database: NamedDependency[Database],
+    grid: NamedDependency[Grid | None],
     tenant_id: TenantQuery = None,
     start: StartQuery = None,
     end: EndQuery = None,
@@ -51,7 +59,8 @@ def read_usage(
         end=to_time(asked.end_us),
         bucket=bucket,
         time_zone=zone,
-        items=[UsageBucketView.of(each) for each in found],
+        carbon=None if grid is None else CarbonView(f"{grid.gco2e_per_kwh:f}"),
+        items=[UsageBucketView.of(each, grid) for each in found],
     )
 
 
@@ -66,6 +75,8 @@ usage_router = Router(
         billing_routes.receipt_keys,
         estimate_routes.estimate,
         spending_routes.read_spending,
+        tariff_routes.read_tariff,
+        tariff_routes.preview_tariff,
     ],
     tags=["usage and cost"],
 )

@@ -11,15 +11,27 @@ from billing.ledger.balances import Balance
 from billing.money import format_nano
 from billing.queries import DailyCharge, ReceiptRow
 from billing.receipt_documents import millionths
+from metering.energy import Grid
 from metering.queries import Bucket, UsageBucket
 
 
 class ClassEnergyView(msgspec.Struct, frozen=True):
-    """Energy of one class: classes are never added up. `joules` is null where unavailable."""
+    """Energy of one class: classes are never added up. `joules` is null where unavailable.
+
+    `carbon_g`, grams of CO2 equivalent, is null there too, and where no grid is configured.
+    """
 
     energy_class: str
     requests: int
     joules: str | None
+    carbon_g: str | None
+
+
+class CarbonView(msgspec.Struct, frozen=True):
+    """By what joules are seen as carbon."""
+
+    grid_gco2e_per_kwh: str
+    basis: str = "joules as metered, times a configured grid intensity; not a measurement"
 
 
 class UsageBucketView(msgspec.Struct, frozen=True):
@@ -36,7 +48,7 @@ class UsageBucketView(msgspec.Struct, frozen=True):
     energy: list[ClassEnergyView]
 
     @classmethod
-    def of(cls, bucket: UsageBucket) -> UsageBucketView:
+    def of(cls, bucket: UsageBucket, grid: Grid | None) -> UsageBucketView:
         """The wire's view of a bucket."""
         return cls(
             start=to_time(bucket.start_us),
@@ -48,7 +60,12 @@ class UsageBucketView(msgspec.Struct, frozen=True):
             information_bits=format_nano(bucket.information_ubits * 1000),
             unscored=bucket.unscored,
             energy=[
-                ClassEnergyView(found.energy_class, found.requests, millionths(found.shown_uj))
+                ClassEnergyView(
+                    found.energy_class,
+                    found.requests,
+                    millionths(found.shown_uj),
+                    None if grid is None else grid.grams(found.shown_uj),
+                )
                 for found in bucket.energy
             ],
         )
@@ -64,6 +81,7 @@ class UsageView(msgspec.Struct, frozen=True):
     end: dt.datetime
     bucket: Bucket
     time_zone: str
+    carbon: CarbonView | None  # null where no grid is configured
     items: list[UsageBucketView]
 
 

@@ -14,7 +14,7 @@ late. So nothing is billed twice, and nothing is lost, in whatever order it came
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -28,7 +28,9 @@ from billing.invoices.parties import Customer, Issuer
 from billing.invoices.tables import invoice_lines, invoices
 from billing.ledger.balances import currency_of
 from billing.money import plain
+from billing.period_terms import PeriodPrice
 from billing.periods import Period
+from billing.tariffs import Tariff
 
 LINE_KINDS = ("usage", "adjustment", "period")
 UNBILLED_STATES = ("draft", "void")
@@ -53,6 +55,15 @@ class InvoiceLine:
     def key(self) -> tuple[str | None, ...]:
         """What makes two lines one, for billing by difference."""
         return (self.kind, self.component, self.detail, self.unit, self.tariff_version_id)
+
+
+@dataclass(frozen=True, slots=True)
+class MonthPrices:
+    """The prices of a month, and the quantities that they are of."""
+
+    prices: Mapping[str, PeriodPrice]
+    measured: Mapping[str, Decimal]
+    version_id: str | None  # null of a draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +133,7 @@ def correction(connection: Connection, tenant_id: str, period: Period, number: i
 def unbilled(connection: Connection, tenant_id: str, wanted: LatePeriod) -> Unbilled:
     """All that a period holds, less all that was billed of it."""
     currency = currency_of(connection, tenant_id)
-    held = _lines(connection, tenant_id, wanted.period)
+    held = held_lines(connection, tenant_id, wanted.period)
     before = _billed(connection, tenant_id, wanted.period.label)
     lines = []
     for line in held:
@@ -195,9 +206,41 @@ def _drafted(
     )
 
 
-def _lines(connection: Connection, tenant_id: str, period: Period) -> list[InvoiceLine]:
-    """All lines of a service period, as if nothing had been billed."""
+def held_lines(connection: Connection, tenant_id: str, period: Period) -> list[InvoiceLine]:
+    """All lines of a service period, as if nothing had been billed.
+
+    Its prices of the month are those of the tariff in force at its last moment.
+    """
     groups = usage.charged_groups(connection, tenant_id, period)
+    adjusted = usage.adjusted(connection, tenant_id, period)
+    try:
+        version = catalogue.tariff_in_force(connection, tenant_id, period.end_us - 1)
+    except NoTariff:
+        return lines_of(period, groups, adjusted)
+    month = month_prices(connection, tenant_id, period, version.document, version.id)
+    return lines_of(period, groups, adjusted, month)
+
+
+def month_prices(
+    connection: Connection,
+    tenant_id: str,
+    period: Period,
+    tariff: Tariff,
+    version_id: str | None = None,
+) -> MonthPrices | None:
+    """A tariff's prices of the month and what they are applied to; null where it has none."""
+    if not tariff.period:
+        return None
+    return MonthPrices(tariff.period, usage.measured(connection, tenant_id, period), version_id)
+
+
+def lines_of(
+    period: Period,
+    groups: Sequence[usage.Group],
+    adjusted: usage.Adjusted,
+    month: MonthPrices | None = None,
+) -> list[InvoiceLine]:
+    """The lines of what was used, then of what was given back, then of the prices of the month."""
     lines = [
         InvoiceLine(
             "usage",
@@ -212,7 +255,6 @@ def _lines(connection: Connection, tenant_id: str, period: Period) -> list[Invoi
         )
         for group in groups
     ]
-    adjusted = usage.adjusted(connection, tenant_id, period)
     if adjusted.count:
         lines.append(
             InvoiceLine(
@@ -227,22 +269,10 @@ def _lines(connection: Connection, tenant_id: str, period: Period) -> list[Invoi
                 adjusted.amount_nano,
             )
         )
-    return lines + _period_lines(connection, tenant_id, period, groups)
-
-
-def _period_lines(
-    connection: Connection, tenant_id: str, period: Period, groups: list[usage.Group]
-) -> list[InvoiceLine]:
-    """The period prices of the tariff in force at the period's last moment."""
-    try:
-        version = catalogue.tariff_in_force(connection, tenant_id, period.end_us - 1)
-    except NoTariff:
-        return []
-    if not version.document.period:
-        return []
-    measured = usage.measured(connection, tenant_id, period)
+    if month is None:
+        return lines
     charged = usage.by_component(groups)
-    return [
+    return lines + [
         InvoiceLine(
             "period",
             name,
@@ -250,12 +280,12 @@ def _period_lines(
             line.quantity,
             line.unit,
             None if line.unit_price is None else plain(line.unit_price),
-            version.id,
+            month.version_id,
             period.label,
             line.amount_nano,
         )
-        for name, terms in sorted(version.document.period.items())
-        for line in period_models.price(terms, measured, charged)
+        for name, terms in sorted(month.prices.items())
+        for line in period_models.price(terms, month.measured, charged)
     ]
 
 

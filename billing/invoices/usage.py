@@ -43,7 +43,7 @@ TENTH_UJ = 100_000
 class Group:
     """All rated lines of a period that are alike; `unit_price` is null where theirs differ."""
 
-    tariff_version_id: str
+    tariff_version_id: str | None  # null of a draft
     component: str
     detail: str
     unit: str
@@ -67,7 +67,7 @@ def charged_groups(connection: Connection, tenant_id: str, period: Period) -> li
     query = (
         select(
             *alike,
-            func.sum(_millionths(connection, line.quantity)),
+            func.sum(millionths(connection, line.quantity)),
             func.min(line.unit_price),
             func.max(line.unit_price),
             func.sum(line.amount_nano),
@@ -80,7 +80,6 @@ def charged_groups(connection: Connection, tenant_id: str, period: Period) -> li
         )
         .group_by(*alike)
     )
-    order = {component: place for place, component in enumerate(Component)}
     groups = [
         Group(
             version,
@@ -95,10 +94,16 @@ def charged_groups(connection: Connection, tenant_id: str, period: Period) -> li
             query
         )
     ]
+    return in_order(groups)
+
+
+def in_order(groups: Iterable[Group]) -> list[Group]:
+    """Groups as invoices list them: by version, component, detail and unit."""
+    order = {component: place for place, component in enumerate(Component)}
     return sorted(
         groups,
         key=lambda group: (
-            group.tariff_version_id,
+            group.tariff_version_id or "",
             order[Component(group.component)],
             group.detail,
             group.unit,
@@ -218,7 +223,8 @@ def _ended_in(period: Period) -> ColumnElement[bool]:
     return and_(ended >= period.start_us, ended < period.end_us)
 
 
-def _millionths(connection: Connection, quantity: Column[str]) -> ColumnElement[Any]:
+def millionths(connection: Connection, quantity: Column[str]) -> ColumnElement[Any]:
+    """A decimal column in whole millionths, so that its sum is exact on both databases."""
     if connection.dialect.name == "postgresql":
         return cast(quantity, Numeric) * MILLION
     # A double holds every sum of a million tokens and six places exactly enough to be rounded.

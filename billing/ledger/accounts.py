@@ -49,7 +49,7 @@ NEVER_NEGATIVE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One account. A null tenant is the operator's own.
+    """One account. A null tenant is the operator's own; what is due to a reviewer is by reviewer.
 
     Whatever a settlement touches is kept per tenant, earnings too: one row that every request of
     every tenant had to update would serialise them all.
@@ -58,11 +58,12 @@ class Account:
     tenant_id: str | None
     kind: AccountKind
     currency: str
+    reviewer_id: str | None = None
 
     @property
     def id(self) -> str:
         """The row's id: unique also where the tenant is null."""
-        return f"{self.tenant_id or 'op'}:{self.kind}:{self.currency}"
+        return f"{self.tenant_id or self.reviewer_id or 'op'}:{self.kind}:{self.currency}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,7 @@ def _create(connection: Connection, account: Account) -> None:
             "tenant_id": account.tenant_id,
             "kind": account.kind.value,
             "currency": account.currency,
+            "reviewer_id": account.reviewer_id,
             "debits_nano": 0,
             "credits_nano": 0,
         },

@@ -28,6 +28,7 @@ class TransferKind(StrEnum):
     REVIEW_FEE = "review_fee"
     REVIEW_PAYABLE = "review_payable"
     REVIEW_LAPSE = "review_lapse"
+    PAYOUT = "payout"  # of what a reviewer was due
     REFUND = "refund"
     INVOICE = "invoice"  # onto an invoice: what was accrued, and the period's own lines
     TAX = "tax"

@@ -115,6 +115,7 @@ def show_overview(
         spend_chart=spend_chart(found.charges, days, desk.currency),
         usage=usage_totals(found.usage),
         energy=class_totals(found.usage),
+        grid=host.grid,
         energy_chart=energy_chart(found.usage, days),
         scores_chart=scores_chart(found.scores),
         receipts=found.receipts,

@@ -13,7 +13,7 @@ from litestar.params import FromQuery
 from sqlalchemy import Connection
 
 from billing import queries as billing_queries
-from billing import receipts
+from billing import receipts, review_outcomes
 from billing.errors import InvalidReceipt
 from billing.money import parse_nano
 from billing.receipt_documents import epoch_us
@@ -46,6 +46,7 @@ class AdjustmentView:
     """One adjustment. `fault` is null where it verifies and cites the receipt's hash."""
 
     reason: str
+    joules: str | None  # where it states energy that settled late
     amount_nano: int
     issued_at_us: int
     fault: str | None
@@ -99,6 +100,7 @@ def list_receipts(  # noqa: PLR0917 -- injected by name, called by the router al
         desk=desk,
         range=days,
         presets=presets(days),
+        export_query=query(days),
         receipts=shown,
         cursor=cursor,
         first_url=here,
@@ -120,7 +122,9 @@ def show_receipt(
             raise NotFoundException("There is no receipt with this id.")
         summary = metering_queries.summary(connection, request_id)
         receipt = read_receipt(connection, desk.tenant_id, request_id)
-    output = record.output if desk.sees_content else None
+        reviewed = review_outcomes.outcome(connection, request_id)
+    withheld = reviewed is not None and reviewed.withheld
+    output = record.output if desk.sees_content and not withheld else None
     return page(
         request,
         "billing/receipt.html",
@@ -128,6 +132,9 @@ def show_receipt(
         record=record,
         summary=summary,
         receipt=receipt,
+        reviewed=reviewed,
+        withheld=withheld,
+        grid=host.grid,
         pieces=None if output is None else cut(output, summary.units if summary else ()),
     )
 
@@ -201,6 +208,7 @@ def _adjustment(
         fault = str(error)
     return AdjustmentView(
         reason=document["reason"],
+        joules=(document.get("energy") or {}).get("joules"),
         amount_nano=parse_nano(document["amount"]),
         issued_at_us=epoch_us(document["issued_at"]),
         fault=fault,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import msgspec
 from litestar import Response, get, post
 from litestar.exceptions import NotFoundException
 from litestar.params import FromQuery, QueryParameter
@@ -17,9 +18,10 @@ from litestar.response import Redirect
 from sqlalchemy import Connection
 
 from billing import queries as billing_queries
-from billing import review
+from billing import review, review_opinions, review_standing, review_texts, reviewers
 from billing.errors import InvalidVerdict, ReviewConflict, ReviewItemNotFound
-from billing.review_items import OPEN_STATES, ReviewItem, ReviewState, Verdict
+from billing.redaction import Redacted
+from billing.review_items import OPEN_STATES, Reason, ReviewItem, ReviewState, Verdict
 from dashboards import cursors
 from dashboards.billing.output import cut
 from dashboards.injected import AForm, AHost, AViewer, PathId
@@ -28,6 +30,7 @@ from dashboards.sessions import PageRequest, notify
 from metering import clock
 from metering import queries as metering_queries
 from metering.database import snapshot, transaction
+from metering.events import RequestSummary, UnitSummary
 
 PAGE_SIZE = 25
 NOTE_LENGTH_MAX = 4000
@@ -89,6 +92,7 @@ def show_queue(
         found = review.items(connection, state, PAGE_SIZE + 1, position)
         backlog = billing_queries.review_backlog(connection, now_us)
         pool = billing_queries.review_funds(connection)
+        standing = review_standing.standing(connection, now_us)
     shown = found[:PAGE_SIZE]
     more = len(found) > PAGE_SIZE
     following = cursors.encode((shown[-1].queued_at_us, shown[-1].id)) if more else ""
@@ -101,6 +105,7 @@ def show_queue(
         views=[ItemView(item, now_us) for item in shown],
         backlog=backlog,
         pool=pool,
+        standing=standing,
         cursor=cursor,
         first_url=first_url,
         next_url=f"{first_url}&cursor={following}" if more else None,
@@ -118,21 +123,27 @@ def show_item(
     now_us = clock.now_us()
     with snapshot(host.database) as connection:
         item = _item(connection, item_id)
-        record = metering_queries.request(connection, None, item.request_id)
+        texts = review_texts.texts(connection, item)
         summary = metering_queries.summary(connection, item.request_id)
         movements = billing_queries.review_movements(connection, item.request_id)
-    output = record.output if record else None
+        opinions = review_opinions.shown(connection, item)
+        me = reviewers.of_key(connection, reviewer.key_id)
+    output = texts.output
     view = ItemView(item, now_us)
     return page(
         request,
         "operator/review.html",
         view=view,
         item=item,
-        mine=view.holder == reviewer.key_id,
+        mine=view.holder == me,
         movements=movements,
-        prompt_text=_prompt_text(record.prompt) if record else None,
-        output_text=output,
-        pieces=None if output is None else cut(output, summary.units if summary else ()),
+        opinions=opinions,
+        reasons=tuple(Reason),
+        prompt_text=_prompt_text(texts.prompt),
+        output_text=None if output is None else output.text,
+        edited_text=texts.edited_output,
+        hidden=len(texts.redaction.originals),
+        pieces=None if output is None else cut(output.text, _moved(summary, output)),
     )
 
 
@@ -148,7 +159,7 @@ def take_claim(
     try:
         with transaction(host.database) as connection:
             item = _item(connection, item_id)
-            token = review.claim(connection, item_id, reviewer.key_id)
+            token = review.claim(connection, item_id, reviewers.of_key(connection, reviewer.key_id))
             host.audit(
                 connection,
                 actor=reviewer.key_id,
@@ -173,7 +184,7 @@ def give_verdict(
     form: AForm,
     item_id: PathId,
 ) -> Redirect:
-    """Resolve a claimed item; its fee moves in the same transaction."""
+    """Give an opinion on a claimed item; where it decides, the fee moves with it."""
     back = Redirect(url(f"/reviews/{item_id}"))
     verdict = form.get("verdict", "")
     token = form.get("claim_token", "")
@@ -187,15 +198,20 @@ def give_verdict(
     edited = _lines(form.get("edited_output", "")) if verdict == Verdict.EDIT else None
     try:
         with transaction(host.database) as connection:
-            _item(connection, item_id)
             item = review.resolve(
                 connection,
                 item_id,
-                reviewer.key_id,
+                reviewers.of_key(connection, reviewer.key_id),
                 int(token),
                 verdict=verdict,
+                reasons=[each for each in Reason if form.get(f"reason_{each}")]
+                if verdict != Verdict.APPROVE
+                else [],
                 note=note,
-                edited_output=edited,
+                edited_output=review_texts.corrected(
+                    connection, _item(connection, item_id), edited
+                ),
+                second_opinion=bool(form.get("second_opinion")),
                 signer=host.signer,
             )
             host.audit(
@@ -205,11 +221,12 @@ def give_verdict(
                 tenant_id=item.tenant_id,
                 subject=item_id,
                 verdict=verdict,
+                decided=item.state is ReviewState.RESOLVED,
             )
     except (ReviewConflict, InvalidVerdict) as error:
         notify(request, _sentence(error), failed=True)
     else:
-        notify(request, f"The answer was {DONE[Verdict(verdict)]}; the outcome is signed.")
+        notify(request, _said(item, Verdict(verdict)))
     return back
 
 
@@ -218,6 +235,24 @@ def _item(connection: Connection, item_id: str) -> ReviewItem:
         return review.item(connection, item_id)
     except ReviewItemNotFound:
         raise NotFoundException("There is no review with this id.") from None
+
+
+def _said(item: ReviewItem, given: Verdict) -> str:
+    if item.state is not ReviewState.RESOLVED or item.verdict is None:
+        return f"You found it to be {DONE[given]}. Another reviewer is asked before it is decided."
+    return f"The answer was {DONE[item.verdict]}; the outcome is signed."
+
+
+def _moved(summary: RequestSummary | None, output: Redacted) -> list[UnitSummary]:
+    """The units' bounds in the text that a reviewer sees."""
+    return [
+        msgspec.structs.replace(
+            unit,
+            byte_start=output.moved(unit.byte_start),
+            byte_end=output.moved(unit.byte_end),
+        )
+        for unit in (summary.units if summary else ())
+    ]
 
 
 def _prompt_text(prompt: Mapping[str, Any] | None) -> str | None:

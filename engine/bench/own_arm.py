@@ -27,7 +27,8 @@ class OwnArm:
         assert setup.config is not None
         self._config = msgspec.structs.replace(setup.config, threads=setup.threads)
         self._path = Path(setup.path)
-        self._model = open_model(self._path, self._config)
+        drafting = msgspec.structs.replace(self._config, draft=True)  # some variant may
+        self._model = open_model(self._path, drafting)
         self._by_head = {self._config.draft_head: self._model}
 
     @property

@@ -14,7 +14,7 @@ from engine.draft.foresight import Foresight, Outlook
 from engine.draft.proposals import Proposal, Source
 from engine.draft.reliability import Reliability
 from engine.draft.shared import ORDER, PUBLIC, Scope, SharedDrafts
-from engine.draft.suffixes import SuffixIndex
+from engine.draft.suffixes import Suffixes
 from engine.graph.acceptance import Walk
 from engine.graph.lattice import Lattice, LatticeBuilder
 from engine.graph.rollback import NOTHING, Policy, Remainder, remainder
@@ -32,6 +32,19 @@ class Place(NamedTuple):
 
     scope: Scope
     recent: tuple[int, ...]
+
+
+class Evidence(NamedTuple):
+    """What a request's own text and those of its scope say about its next block."""
+
+    proposals: tuple[Proposal, ...]
+    weights: tuple[list[float], ...]  # parallel to the proposals, one for each token
+    depth_limit: int
+
+    @property
+    def best(self) -> float:
+        """How likely the likeliest next token is; 0 if there is none."""
+        return max((weights[0] for weights in self.weights), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +101,18 @@ class DraftSession:
     ) -> None:
         self._drafter = drafter
         self._calibration = calibration
-        self._suffixes = SuffixIndex(prompt)
+        self._suffixes = Suffixes(prompt)
         self._document = drafter.shared.open(scope, prompt)
         self._remainder: Remainder = NOTHING
+
+    def evidence(self, recent: Sequence[int], depth_limit: int) -> Evidence:
+        """Look for what followed `recent`, the last tokens of the text, before."""
+        depth_limit, width = min(depth_limit, self._drafter.block_size), _WIDTH
+        if self._remainder.widen:
+            depth_limit, width = max(1, depth_limit // 2), _WIDER
+        proposals = self._proposals(recent, depth_limit, width)
+        weights = tuple(self._calibration.weights(proposal) for proposal in proposals)
+        return Evidence(tuple(proposals), weights, depth_limit)
 
     def propose(
         self,
@@ -100,33 +122,33 @@ class DraftSession:
         node_budget: int,
         least_probability: float,
         certain: Sequence[int] = (),
+        evidence: Evidence | None = None,
         outlooks: Sequence[Outlook] = (),
     ) -> Draft | None:
         """Draft the block after `recent`, the last tokens of the text; null if nothing is likely.
 
-        `certain` must follow: candidates that begin otherwise are left out. `outlooks` are what
-        the learned sources, which know nothing of that, foresee where nothing is certain. At most
-        `depth_limit` deep and `node_budget` nodes, the root among them.
+        `certain` must follow: candidates that begin otherwise are left out. `evidence` is looked
+        for unless it is given; `outlooks` are what the learned sources, which know nothing of what
+        is certain, foresee where nothing is. At most `depth_limit` deep and `node_budget` nodes,
+        the root among them.
         """
-        depth_limit = min(depth_limit, self._drafter.block_size)
-        width = _WIDTH
-        if self._remainder.widen:
-            depth_limit, width = max(1, depth_limit // 2), _WIDER
-        proposals = self._proposals(recent, depth_limit, width)
-        builder = LatticeBuilder(depth_limit)
+        evidence = evidence or self.evidence(recent, depth_limit)
+        builder = LatticeBuilder(evidence.depth_limit)
         builder.add(certain, [1.0] * len(certain), Source.SCHEMA)
         outlooks = () if certain else tuple(outlooks)
-        for proposal in proposals:
+        for proposal, weights in zip(evidence.proposals, evidence.weights, strict=True):
             if any(map(ne, proposal.tokens, certain)):
                 continue
-            builder.add(proposal.tokens, self._calibration.weights(proposal), proposal.source)
+            builder.add(proposal.tokens, weights, proposal.source)
         for source, edges in outlooks:
             for edge in edges:
                 weight = self._calibration.weight(source, edge)
                 builder.add_edge(edge.depth, edge.previous, edge.token, weight, source)
+        if builder.likeliest_first < least_probability:
+            return None
         lattice = builder.build(self._drafter.tree_width)
         tree = unroll(lattice, recent[-1], node_budget, least_probability)
-        return Draft(lattice, tree, tuple(proposals), outlooks) if len(tree) > 1 else None
+        return Draft(lattice, tree, evidence.proposals, outlooks) if len(tree) > 1 else None
 
     def place(self, recent: Sequence[int]) -> Place | None:
         """Say where in which text the request stands; null where nobody could follow it there."""

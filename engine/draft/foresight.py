@@ -35,10 +35,13 @@ class Foresight:
     phrases: Phrases | None = None
     head: BlockHead | None = None
 
-    def outlooks(self, prospects: Sequence[Prospect], depth_limit: int) -> list[list[Outlook]]:
+    def outlooks(
+        self, prospects: Sequence[Prospect], depth_limit: int, floor: float = 0.0
+    ) -> list[list[Outlook]]:
         """Return what each source foresees behind each text; the head takes all in one pass.
 
-        The phrases go on from what the head foresees, so its edges come first.
+        The phrases go on from what the head foresees, so its edges come first. Paths less likely
+        than `floor` need not be found.
         """
         found: list[list[Outlook]] = [[] for _ in prospects]
         if self.head is not None:
@@ -52,6 +55,6 @@ class Foresight:
         if self.phrases is not None:
             for outlooks, prospect in zip(found, prospects, strict=True):
                 others = outlooks[0].edges if outlooks else ()
-                edges = self.phrases.foresee(prospect.recent, depth_limit, others)
+                edges = self.phrases.foresee(prospect.recent, depth_limit, others, floor)
                 outlooks.append(Outlook(Source.PHRASES, edges))
         return found

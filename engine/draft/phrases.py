@@ -77,17 +77,23 @@ class Phrases:
         return []
 
     def foresee(
-        self, recent: Sequence[int], depth_limit: int, others: Sequence[Foreseen] = ()
+        self,
+        recent: Sequence[int],
+        depth_limit: int,
+        others: Sequence[Foreseen] = (),
+        floor: float = 0.0,
     ) -> list[Foreseen]:
         """Return the likeliest ways on from `recent`, as edges; parents before their children.
 
+        Paths whose joint probability is below `floor` are not looked for.
         `others` are edges that another source foresees: the first tokens among them are gone on
         from, too.
         """
+        floor = max(floor, _FLOOR)
         found: dict[tuple[int, int, int], Foreseen] = {}
         # (-joint probability, order found, path)
         frontier: list[tuple[float, int, tuple[int, ...]]] = [(-1.0, -1, ())]
-        own = {token for token, _ in self.successors(recent[-ORDERS[0] :])}
+        own = {token for token, _ in self.successors(recent[-ORDERS[0] :])} if others else set()
         for at, other in enumerate(others):
             if other.depth == 1 and depth_limit > 1 and other.token not in own:
                 frontier.append((-other.probability, -2 - at, (other.token,)))
@@ -99,7 +105,7 @@ class Phrases:
             minus_joint, _, path = heapq.heappop(frontier)
             depth = len(path) + 1
             for token, probability in self.successors([*start, *path][-ORDERS[0] :]):
-                if -minus_joint * probability < _FLOOR:
+                if -minus_joint * probability < floor:
                     continue
                 edge = (depth, path[-1] if path else -1, token)
                 if edge not in found:

@@ -1,48 +1,42 @@
 """The request's own past: where did its last few tokens occur before, and what followed?
 
-For each order n the index knows the end of the previous occurrence of the n tokens that end at
-each position, so a lookup walks chains and never rescans the text:
+Nothing is indexed: the text is compared with its own end when somebody asks. That takes some
+microseconds for a few thousand tokens, and a request that is not drafted pays nothing.
 
-    tokens    a b c d a b c e a b c        order 3, end 10: previous end 6, then 2
+    tokens    a b c d a b c e a b c        two tokens agree where a `c` follows a `b`: at 6 and 2
                   ^       ^       ^
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from engine.draft.proposals import LONGEST_MATCH, Continuation
 
-ORDERS = (6, 5, 4, 3, 2)
-_OCCURRENCES = 16  # looked at per order, the most recent first
+_LEAST_MATCH = 2  # a single token in common is no evidence
+_OCCURRENCES = 64  # looked at, the most recent ones
 
 
-class SuffixIndex:
-    """An incremental index over one growing text."""
+class Suffixes:
+    """One growing text that is searched for its own end."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
-        self._tokens: list[int] = []
-        self._latest: dict[int, dict[tuple[int, ...], int]] = {order: {} for order in ORDERS}
-        self._previous = {order: array("i") for order in ORDERS}
-        self.extend(tokens)
+        self._room = np.array(tokens, np.int32)
+        self._length = len(self._room)
 
     def __len__(self) -> int:
-        return len(self._tokens)
+        return self._length
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append to the text. Constant time per token."""
-        for token in tokens:
-            self._tokens.append(token)
-            end = len(self._tokens)
-            for order in ORDERS:
-                before = -1
-                if end >= order:
-                    key = tuple(self._tokens[end - order : end])
-                    latest = self._latest[order]
-                    before = latest.get(key, -1)
-                    latest[key] = end - 1
-                self._previous[order].append(before)
+        """Append to the text."""
+        length = self._length + len(tokens)
+        if length > len(self._room):
+            self._room = np.resize(self._room, 2 * length)
+        self._room[self._length : length] = tokens
+        self._length = length
 
     def continuations(self, count: int, depth: int) -> list[Continuation]:
         """Return up to `count` continuations of the text, each up to `depth` tokens.
@@ -50,43 +44,34 @@ class SuffixIndex:
         Longest match first, the most recent of equals first; each begins with another token. A
         continuation that reaches the end of the text goes on with itself: a period repeats.
         """
-        if not self._tokens:
+        text, end = self._room[: self._length], self._length - 1
+        if end < _LEAST_MATCH:
             return []
-        end = len(self._tokens) - 1
-        found: list[Continuation] = []
-        seen: set[int] = set()
-        firsts: set[int] = set()
-        for order in ORDERS:
-            matches = []
-            at = self._previous[order][end]
-            for _ in range(_OCCURRENCES):
-                if at < 0:
-                    break
-                if at not in seen:
-                    seen.add(at)
-                    matches.append((self._match_length(at, order), at))
-                at = self._previous[order][at]
-            for match_length, at in sorted(matches, reverse=True):
-                first = self._tokens[at + 1]
-                if first not in firsts:
-                    firsts.add(first)
-                    found.append(Continuation(match_length, self._following(at, depth)))
-                    if len(found) == count:
-                        return found
-        return found
-
-    def _match_length(self, at: int, known: int) -> int:
-        """Return how many tokens that end at `at` equal those that end the text."""
-        tokens, length, end = self._tokens, known, len(self._tokens) - 1
-        while (
-            length < LONGEST_MATCH and length <= at and tokens[at - length] == tokens[end - length]
-        ):
+        agree = text[1:end] == text[end]
+        agree &= text[: end - 1] == text[end - 1]
+        ends = np.flatnonzero(agree)[-_OCCURRENCES:] + 1
+        agreeing: list[NDArray[np.int64]] = []  # places, by how many tokens agree there at least
+        length = _LEAST_MATCH
+        while len(ends):
+            agreeing.append(ends)
+            if length == LONGEST_MATCH:
+                break
+            ends = ends[ends >= length]
+            ends = ends[text[ends - length] == text[end - length]]
             length += 1
-        return length
+        found: dict[int, Continuation] = {}
+        for length, places in reversed(list(enumerate(agreeing, start=_LEAST_MATCH))):
+            for at in reversed(places.tolist()):
+                first = int(text[at + 1])
+                if first not in found:
+                    found[first] = Continuation(length, self._following(at, depth))
+                    if len(found) == count:
+                        return list(found.values())
+        return list(found.values())
 
     def _following(self, at: int, depth: int) -> tuple[int, ...]:
-        tokens = self._tokens[at + 1 : at + 1 + depth]
-        period = len(self._tokens) - 1 - at
+        tokens: list[int] = self._room[at + 1 : min(at + 1 + depth, self._length)].tolist()
+        period = self._length - 1 - at
         while len(tokens) < depth:
             tokens.append(tokens[len(tokens) - period])
         return tuple(tokens)

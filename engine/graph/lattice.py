@@ -66,6 +66,11 @@ class LatticeBuilder:
         known, origins = self._edges.get(edge, (0.0, 0))
         self._edges[edge] = (1.0 - (1.0 - known) * (1.0 - weight), origins | origin)
 
+    @property
+    def likeliest_first(self) -> float:
+        """How likely the likeliest first token is; 0 if there is none."""
+        return max((weight for edge, (weight, _) in self._edges.items() if edge[0] == 1), default=0)
+
     def build(self, width: int | None = None) -> Lattice:
         """Return the lattice of what was added, with the `width` likeliest edges of each slot."""
         tokens: list[int] = []

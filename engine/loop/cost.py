@@ -1,8 +1,8 @@
 """What a step costs by its rows, v(n), and how many candidates are worth verifying at that price.
 
 The curve is measured when a model is opened (`engine.loop.profiling`) and bent to what steps then
-take: contexts grow, machines get busy. Verifying the k likeliest nodes in a step of n rows that
-emits t tokens anyway is worth
+take, the loop's own work included: contexts grow, machines get busy. Verifying the k likeliest
+nodes in a step of n rows that emits t tokens anyway is worth
 
     (t + p1 + ... + pk) / v(n + k)    tokens per millisecond
 
@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from engine.graph.tree import TokenTree
+from engine.loop.asking import Asking
 
 Curve = tuple[tuple[int, float], ...]  # (rows, milliseconds), both ascending, two points at least
 
@@ -35,6 +36,7 @@ class StepCost:
 
     def __init__(self, curve: Curve = UNMEASURED) -> None:
         self.curve = curve
+        self._asking = Asking()
         self._scale, self._fixed = 1.0, 0.0
         # Weighted sums of 1, v, v squared, time, v * time; the curve's ends stand for the past.
         self._moments = [0.0] * 5
@@ -51,6 +53,14 @@ class StepCost:
             slope = (weight * vt - v * t) / spread
             self._scale = min(max(slope, 1 / _BENT_MOST), _BENT_MOST)
         self._fixed = (t - self._scale * v) / weight
+
+    def observe_asking(self, draws: int, plain_ms: float, spent_ms: float) -> None:
+        """Learn from a step that asked for drafts: what it took, and would have taken without."""
+        self._asking.take(draws, plain_ms, spent_ms)
+
+    def worth_asking(self, draws: int) -> bool:
+        """Whether a step that draws for so many requests should ask for drafts."""
+        return self._asking.pays(draws)
 
     def time_ms(self, rows: int) -> float:
         """Return what a step of this many rows takes, as things are."""

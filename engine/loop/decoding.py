@@ -18,12 +18,11 @@ from engine.errors import EngineOverloaded, InvalidRequest
 from engine.grammar.grammars import GrammarFailed
 from engine.graph.acceptance import clip
 from engine.loop.cost import StepCost
-from engine.loop.degradation import Degradation, Window
+from engine.loop.degradation import Window
 from engine.loop.emission import Emission
 from engine.loop.flights import Flight, Flights, Rider, identity
 from engine.loop.outcome import Outcome
-from engine.loop.pacing import Pacing
-from engine.loop.prospects import RECENT, outlooks_of
+from engine.loop.proposing import Proposed, Proposer
 from engine.loop.protocols import StepDecoder, Vocabulary
 from engine.loop.rows import Part, parts_of, step_rows
 from engine.loop.shaping import Shaping
@@ -41,7 +40,7 @@ from engine.records import (
 )
 from engine.requests import GenerationRequest
 from engine.scheduler.admission import Limits
-from engine.scheduler.plan import Plan, Turn
+from engine.scheduler.plan import Turn
 from engine.scheduler.scheduler import Scheduler
 from engine.scheduler.sequence import Sequence as LiveSequence
 
@@ -84,8 +83,9 @@ class DecodeLoop:
         self._probe = probe
         self._on_failure = on_failure or _log_failure
         self._cost = cost or StepCost()
-        self._degradation = Degradation(config.degrade_policy)
+        self._profiled = cost.curve if cost else ()
         self._flights = Flights()
+        self._proposer = Proposer(config, self.drafter, self.scheduler, self._flights, self._cost)
         self._arrivals = 0
         self._step_index = 0
 
@@ -136,10 +136,10 @@ class DecodeLoop:
         plan = self.scheduler.plan()
         self._move(plan.copies)
         if plan.turns:
-            drafts, held = self._draft(plan)
+            proposed = self._proposer.propose(plan, self._step_index)
             spent_ms = (time.monotonic_ns() - start_ns) / 1e6
-            trees = {sequence: draft.tree for sequence, draft in drafts.items()}
-            self._compute(parts_of(plan, trees, held), drafts, outcome, spent_ms)
+            parts = parts_of(plan, proposed.trees, proposed.held)
+            self._compute(parts, proposed, outcome, spent_ms)
         for flight in list(self._flights.unheard):  # somebody joined it, and it had no part
             self._speak(flight, outcome, computed=False)
         record = StepRecord(
@@ -180,7 +180,7 @@ class DecodeLoop:
 
     def stats(self) -> EngineStats:
         """Return a snapshot of queues, pages and counters."""
-        degradation = self._degradation
+        degradation = self._proposer.degradation
         judged = degradation.judged
         return EngineStats(
             running=self.scheduler.running,
@@ -198,7 +198,7 @@ class DecodeLoop:
             draft_alert=degradation.alert,
             window_hit_rate=judged.hit_rate if judged else None,
             window_speedup=judged.speedup if judged else None,
-            step_cost_ms=self._cost.curve,
+            step_cost_ms=self._profiled,
         )
 
     def _end_the_overdue(self, now_ns: int, outcome: Outcome) -> None:
@@ -209,48 +209,6 @@ class DecodeLoop:
                 if rider.ended:  # it joined when all that it wants had been drawn
                     self._tell(rider, outcome, computed=False, follows=True)
 
-    def _draft(self, plan: Plan) -> tuple[dict[LiveSequence, Draft], set[LiveSequence]]:
-        """Draft for up to `verifier_batch_size` requests, as far as it pays and pages allow.
-
-        Returns the drafts, and who sits this step out.
-        """
-        pacing = Pacing()
-        rows, spare = sum(turn.rows for turn in plan.turns), plan.spare_rows
-        draws = sum(turn.draws for turn in plan.turns)
-        most = min(self._config.node_budget - 1, spare)
-        if not (self._config.draft and self._degradation.drafting):
-            return {}, pacing.held
-        if not self._cost.nodes_worth(rows, draws, [1.0] * most):  # not even certain ones
-            return {}, pacing.held
-        least = self._cost.least_probability(rows, draws, most)
-        offers: list[tuple[Turn, Draft]] = []
-        able = [turn for turn in plan.drafters() if self._flight(turn).may_draft]
-        asked = able[: self._config.verifier_batch_size if spare else 0]
-        outlooks = outlooks_of(self.drafter.foresight, asked, self._config.draft_block_size)
-        for turn in able:
-            if len(offers) == self._config.verifier_batch_size:
-                break
-            sequence, flight = turn.sequence, self._flight(turn)
-            sequence.drafted_at = self._step_index
-            session, recent = flight.told_session(self.drafter), sequence.tokens[-RECENT:]
-            draft = session.propose(
-                recent,
-                depth_limit=sequence.remaining - 1,
-                node_budget=most + 1,
-                least_probability=least,
-                certain=flight.shaping.certain() if flight.shaping else (),
-                outlooks=outlooks.get(sequence, ()),
-            )
-            if not pacing.waits(turn, session, recent, draft) and draft is not None:
-                offers.append((turn, draft))
-        trees = [draft.tree for _, draft in offers]
-        drafts: dict[LiveSequence, Draft] = {}
-        for index, count in self._cost.chosen_nodes(rows, draws, trees, spare).items():
-            turn, draft = offers[index]
-            if granted := self.scheduler.grant(turn, count):
-                drafts[turn.sequence] = draft.pruned(granted + 1)
-        return drafts, pacing.held
-
     def _flight(self, turn: Turn) -> Flight:
         flight = self._flights.of(turn.sequence)
         assert flight is not None
@@ -259,13 +217,13 @@ class DecodeLoop:
     def _compute(
         self,
         parts: list[Part],
-        drafts: dict[LiveSequence, Draft],
+        proposed: Proposed,
         outcome: Outcome,
         spent_ms: float,
     ) -> None:
         """Run the verifier over all parts, then commit each; a failure ends whom it concerns.
 
-        `spent_ms` is what drafting took.
+        `spent_ms` is what planning and drafting took.
         """
         outcome.work += [self._flight(part.turn).work(part.work) for part in parts]
         rows = step_rows(parts)
@@ -278,23 +236,23 @@ class DecodeLoop:
             for part in parts:
                 self._fail(part.turn, error, outcome)
             return
-        verify_ms = (time.perf_counter() - began) * 1e3
-        if len(rows.logit_rows) == len(rows.token_ids):  # prefill has no head to pay for
-            self._cost.observe(len(rows.token_ids), verify_ms)
         first = 0
         for part in parts:
             last = first + part.nodes + 1 if part.tree else first
             own = (logits[first:last], statistics[first:last])
             first = last
             try:
-                self._commit(part, drafts.get(part.turn.sequence), own, outcome)
+                self._commit(part, proposed.drafts.get(part.turn.sequence), own, outcome)
             except Exception as error:  # noqa: BLE001 -- one request's failure is not the others'
                 self._fail(part.turn, error, outcome)
         self._move(outcome.moves)
+        verify_ms = (time.perf_counter() - began) * 1e3
+        if len(rows.logit_rows) == len(rows.token_ids):  # prefill has no head to pay for
+            self._cost.observe(len(rows.token_ids), verify_ms)
         if all(part.tree and part.turn.rows == 1 for part in parts):  # nothing but decoding
-            plain_ms = self._cost.time_ms(len(parts)) * outcome.drawn / len(parts)
-            outcome.drafted.plain_ms, outcome.drafted.spent_ms = plain_ms, spent_ms + verify_ms
-            self._degradation.take(outcome.drafted)
+            self._proposer.learn(
+                proposed, len(parts), outcome.drawn, outcome.drafted, spent_ms + verify_ms
+            )
 
     def _move(self, moves: Sequence[tuple[int, int]]) -> None:
         """Copy keys and values between slots, all at once."""
@@ -342,7 +300,7 @@ class DecodeLoop:
         outcome.drawn += len(walked.tokens)
         if draft:
             outcome.drafted.add(Window(1, clipped.depth, heard.accepted))
-        if flight.session and self._degradation.drafting:
+        if flight.session and self._proposer.degradation.drafting:
             if draft:
                 flight.session.observe(draft, walked, verified.entropies)
             flight.tell(drafted=draft is not None)
@@ -385,8 +343,11 @@ class DecodeLoop:
     def _finish(
         self, rider: Rider, reason: FinishReason, outcome: Outcome, detail: str | None = None
     ) -> None:
+        flight = rider.flight
         if self._flights.leave(rider):
-            self.scheduler.remove(rider.flight.sequence)
+            self.scheduler.remove(flight.sequence)
+            if flight.may_draft and self._proposer.degradation.drafting:
+                flight.told_session(self.drafter)  # others may say the same
         outcome.finishes.append(rider.emission.finish(reason, detail))
 
 

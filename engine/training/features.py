@@ -33,10 +33,18 @@ class Features:
     integers: NDArray[np.int8]  # [N, T * D]
     scales: NDArray[np.float16]  # [N, T * D / 32]
 
-    def rows(self, first: int, end: int) -> Tensor:
-        """Return the taps of tokens first:end, [end - first, T * D] float32."""
-        integers = torch.from_numpy(self.integers[first:end]).float()
-        scales = torch.from_numpy(self.scales[first:end]).float()
+    @classmethod
+    def joined(cls, parts: Sequence[Features]) -> Features:
+        """Put shards' features one behind the other."""
+        return cls(
+            np.concatenate([part.integers for part in parts]),
+            np.concatenate([part.scales for part in parts]),
+        )
+
+    def rows(self, tokens: NDArray[np.int64]) -> Tensor:
+        """Return the taps of some tokens [A], [A, T * D] float32."""
+        integers = torch.from_numpy(self.integers[tokens]).float()
+        scales = torch.from_numpy(self.scales[tokens]).float()
         groups = integers.view(*scales.shape, _GROUP) * scales[..., None]
         return groups.flatten(1)
 

@@ -1,7 +1,7 @@
 """Fitting a block head: to foresee the next few tokens of responses the model gave itself.
 
 Every position of a response is an anchor: its token is the root, the tokens after it are the
-targets, the features of those before it the window, exactly as in serving. Resumable: a checkpoint
+targets, the features of those before it the window, as in serving. Resumable: a checkpoint
 holds parameters, their moving average (which is what is exported), optimiser and place.
 
 Dims: N tokens of a batch, A anchors, S slots, W window, V vocabulary of the head, D hidden.
@@ -28,9 +28,10 @@ from engine.draft.head.shape import HeadShape
 from engine.kernels.cpu.linear import block_matrix
 from engine.training.corpus import Progress, Sequence, Shard
 from engine.training.features import Features
+from engine.training.vocabulary_loss import vocabulary_loss
 
 ANCHORS = 512  # of one batch
-_SEQUENCES = 6  # of one batch
+_POOL = 8  # shards whose anchors are mixed
 _LEARNING_RATE = 2e-3
 _WARMUP_STEPS = 30
 _DECAY_FROM = 0.6  # share of the time given from which on the rate falls
@@ -41,6 +42,7 @@ _CHECKPOINT_S = 120.0
 _REPORT_S = 30.0
 
 ReadFeatures = Callable[[Shard], Features]
+Anchors = NDArray[np.int64]  # [A, 3] a root, the first token of its text, the end of it; rows of N
 
 
 class Batch(NamedTuple):
@@ -52,6 +54,20 @@ class Batch(NamedTuple):
     visible: Tensor  # [A, W]
     roots: Tensor  # [A] token ids
     targets: Tensor  # [A, S] places in the vocabulary, -1 where there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A few shards, one behind the other."""
+
+    tokens: NDArray[np.int32]  # [N]
+    features: Features
+
+    @classmethod
+    def of(cls, sequences: list[list[Sequence]], features: list[Features]) -> Pool:
+        """Join shards' sequences and features."""
+        tokens = [sequence.tokens for part in sequences for sequence in part]
+        return cls(np.concatenate(tokens), Features.joined(features))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +105,11 @@ class Fitting:
         self._parameters = _initial(shape, frozen, torch.Generator().manual_seed(seed))
         self._average = {name: value.detach().clone() for name, value in self._parameters.items()}
         self._optimiser = torch.optim.AdamW(
-            self._parameters.values(), lr=_LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01
+            self._parameters.values(),
+            lr=_LEARNING_RATE,
+            betas=(0.9, 0.98),
+            weight_decay=0.01,
+            fused=True,
         )
 
     def fit(
@@ -162,7 +182,8 @@ class Fitting:
 
     def loss(self, batch: Batch, parameters: dict[str, Tensor] | None = None) -> Tensor:
         """Return the weighted cross-entropy of the targets, each given the token before it."""
-        network = self._network(self._parameters if parameters is None else parameters)
+        parameters = self._parameters if parameters is None else parameters
+        network = self._network(parameters)
         shape = self.shape
         fused, injected = network.features(batch.taps)
         roots = self._frozen.embedding[batch.roots].float()
@@ -172,9 +193,17 @@ class Fitting:
         # a target is reached only through targets that could be proposed
         reached = (batch.targets >= 0).cumprod(1).bool()
         weight = (_DEEPER ** torch.arange(shape.slots)).expand_as(reached)[reached]
-        scores = network.logits(hidden[reached]) + network.succession(predecessors[reached])
-        entropy = functional.cross_entropy(scores.float(), batch.targets[reached], reduction="none")
-        return (entropy * weight).sum() / weight.sum().clamp(min=1.0)
+        slots = hidden[reached]
+        before = network.preceding(slots, predecessors[reached])
+        vocabulary = self._frozen.vocabulary
+        return vocabulary_loss(
+            slots.view(len(slots), shape.groups, -1),
+            before.view(len(slots), shape.groups, -1),
+            parameters["linear/successors"],
+            vocabulary=vocabulary.float() if self._exact else vocabulary,
+            targets=batch.targets[reached],
+            weights=weight / weight.sum().clamp(min=1.0),
+        )
 
     def _step(self, batch: Batch, spent: float) -> float:
         rate = min(1.0, (self.steps + 1) / _WARMUP_STEPS)
@@ -200,9 +229,7 @@ class Fitting:
         kind = torch.float32 if self._exact else torch.bfloat16
 
         def project(name: str, rows: Tensor) -> Tensor:
-            frozen = name == "vocabulary"
-            weight = self._frozen.vocabulary if frozen else parameters[f"linear/{name}"]
-            parts = zip(rows.to(kind).unbind(1), weight.to(kind), strict=True)
+            parts = zip(rows.to(kind).unbind(1), parameters[f"linear/{name}"].to(kind), strict=True)
             # one by one: a batched product runs at half the rate on a CPU
             return torch.stack([functional.linear(own, part) for own, part in parts], dim=1)
 
@@ -214,63 +241,60 @@ class Fitting:
         place, epoch = 0, 0
         while True:
             random = np.random.default_rng((self._seed, epoch))
-            for index in random.permutation(len(shards)):
-                sequences = shards[index].sequences()
-                order = random.permutation(len(sequences))
-                chosen = np.array_split(order, -(-len(order) // _SEQUENCES))
-                if place + len(chosen) <= self.steps:
-                    place += len(chosen)
-                    continue
-                taps = features(shards[index])
-                for part in chosen:
-                    place += 1
-                    if place > self.steps:
-                        own = np.random.default_rng((self._seed, epoch, int(index), place))
-                        yield self.batch(sequences, taps, part, own)
+            order = random.permutation(len(shards))
+            for pool in np.array_split(order, -(-len(order) // _POOL)):
+                sequences = [shards[index].sequences() for index in pool]
+                anchors = _anchors([own for part in sequences for own in part])
+                shuffled = self._shuffled(anchors, np.random.default_rng((self._seed, place)))
+                count = -(-len(shuffled) // ANCHORS)
+                if place + count > self.steps:
+                    pooled = Pool.of(sequences, [features(shards[index]) for index in pool])
+                    for part in np.array_split(shuffled, count)[max(self.steps - place, 0) :]:
+                        yield self.batch(pooled, part)
+                place += count
             epoch += 1
 
-    def batch(
-        self,
-        sequences: list[Sequence],
-        features: Features,
-        chosen: NDArray[np.int64],
-        random: np.random.Generator,
-        anchors: int = ANCHORS,
-    ) -> Batch:
-        """Draw up to `anchors` anchors from some sequences of a shard."""
+    def _shuffled(self, anchors: Anchors, random: np.random.Generator) -> Anchors:
+        """Mix anchors; where windows overlap, sequences stay together, since they share rows."""
+        if not self.shape.attends:
+            return anchors[random.permutation(len(anchors))]
+        starts = np.unique(anchors[:, 1])
+        rank = random.permutation(len(starts))[np.searchsorted(starts, anchors[:, 1])]
+        return anchors[np.argsort(rank, kind="stable")]
+
+    def batch(self, pool: Pool, anchors: Anchors) -> Batch:
+        """Gather what some anchors of a pool need."""
         shape = self.shape
-        starts = np.cumsum([0, *(len(sequence.tokens) for sequence in sequences)])
-        rows, tokens, roots, lows = [], [], [], []
-        at = 0
-        for index in chosen:
-            sequence = sequences[index]
-            rows.append(features.rows(int(starts[index]), int(starts[index + 1])))
-            tokens.append(sequence.tokens)
-            own = np.arange(sequence.prompt_length, len(sequence.tokens) - 1)
-            roots.append(at + own)
-            lows.append(np.full(len(own), at))
-            at += len(sequence.tokens)
-        root, low = np.concatenate(roots), np.concatenate(lows)
-        picked = np.sort(random.permutation(len(root))[:anchors])
-        root, low = root[picked], low[picked]
-        text = np.concatenate(tokens)
-        ends = np.repeat(np.cumsum([len(part) for part in tokens]), [len(p) for p in tokens])
-        windows = root[:, None] + np.arange(-shape.window, 0)
+        root, low, end = anchors.T
+        windows = root[:, None] + np.arange(-max(shape.window * shape.attends, 1), 0)
         visible = windows >= low[:, None]
+        needed, places = np.unique(np.where(visible, windows, low[:, None]), return_inverse=True)
+        places = places.reshape(windows.shape)
         ahead = root[:, None] + np.arange(1, shape.slots + 1)
-        inside = ahead < ends[root][:, None]
-        following = torch.from_numpy(text[np.where(inside, ahead, 0)].astype(np.int64))
-        places = self._place_of[following]
-        known = torch.from_numpy(inside) & (places < shape.vocabulary)
-        taps = torch.cat(rows).view(at, -1, shape.hidden).transpose(0, 1)
+        inside = ahead < end[:, None]
+        following = torch.from_numpy(pool.tokens[np.where(inside, ahead, 0)].astype(np.int64))
+        targets = self._place_of[following]
+        known = torch.from_numpy(inside) & (targets < shape.vocabulary)
+        taps = pool.features.rows(needed)
         return Batch(
-            taps=taps,
-            last=torch.from_numpy(root - 1),
-            windows=torch.from_numpy(np.where(visible, windows, 0)),
+            taps=taps.view(len(needed), -1, shape.hidden).transpose(0, 1),
+            last=torch.from_numpy(places[:, -1]),
+            windows=torch.from_numpy(places),
             visible=torch.from_numpy(visible),
-            roots=torch.from_numpy(text[root].astype(np.int64)),
-            targets=torch.where(known, places, -1),
+            roots=torch.from_numpy(pool.tokens[root].astype(np.int64)),
+            targets=torch.where(known, targets, -1),
         )
+
+
+def _anchors(sequences: list[Sequence]) -> Anchors:
+    """Return every token of a response that others follow: itself, first of its text, the end."""
+    found, at = [], 0
+    for sequence in sequences:
+        own = np.arange(sequence.prompt_length, len(sequence.tokens) - 1) + at
+        end = at + len(sequence.tokens)
+        found.append(np.stack([own, np.full(len(own), at), np.full(len(own), end)], axis=1))
+        at = end
+    return np.concatenate(found)
 
 
 def _unit_scaled(shape: HeadShape, frozen: FrozenParts) -> Tensor:

@@ -3,7 +3,7 @@
 corpus/         shards of what the model said
 features/       its residual stream on them, computed when they are first fitted to
 vocabulary.npy  the tokens that can be proposed, decided once
-fitting-*.pt    the last checkpoint of a head with so many groups, layers and slots
+fitting-*.pt    the last checkpoint of a head with so many groups, layers, tokens of window, slots
 head.dfh        phrases and the head
 evaluation.json
 """
@@ -48,6 +48,7 @@ class Orders:
     hours: float  # of processor time spent on fitting, all runs together
     groups: int
     layers: int
+    window: int
     slots: int
     seed: int
     threads: int | None
@@ -74,11 +75,16 @@ def train(model_path: Path, out: Path, orders: Orders, progress: Progress) -> Ev
     head = HeadFile(card, None, phrases)
     if orders.hours:
         shape = default_shape(
-            model.decoder.info, groups=orders.groups, layers=orders.layers, slots=orders.slots
+            model.decoder.info,
+            groups=orders.groups,
+            layers=orders.layers,
+            slots=orders.slots,
+            window=orders.window,
         )
         token_ids = _vocabulary(out, shape, sequences, model.tokenizer.vocab_size)
         fitting = Fitting(shape, token_ids, frozen_parts(file, shape, token_ids), seed=orders.seed)
-        checkpoint = out / f"fitting-{orders.groups}-{orders.layers}-{orders.slots}.pt"
+        sizes = (shape.groups, shape.layers, shape.window, shape.slots)
+        checkpoint = out / f"fitting-{'-'.join(map(str, sizes))}.pt"
         if checkpoint.is_file():
             fitting.resume(checkpoint)
 

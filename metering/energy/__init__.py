@@ -1,6 +1,8 @@
 """Energy: what each request took of the meter, and how that figure was had."""
 
-from metering.energy.attribution import METHOD, Claim, StepCosts
+from metering.energy.attribution import Claim, Policy, StepCosts
+from metering.energy.calibration import Calibration
+from metering.energy.carbon import Grid
 from metering.energy.meter import EnergyMeter
 from metering.energy.opening import open_meter
 from metering.energy.provenance import Provenance, shown_uj
@@ -8,11 +10,13 @@ from metering.energy.settings import EnergySettings
 from metering.energy.windows import PendingStep, Share, Window, WindowCloser
 
 __all__ = [
-    "METHOD",
+    "Calibration",
     "Claim",
     "EnergyMeter",
     "EnergySettings",
+    "Grid",
     "PendingStep",
+    "Policy",
     "Provenance",
     "Share",
     "StepCosts",

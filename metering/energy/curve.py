@@ -32,8 +32,8 @@ class Curve:
 
     __slots__ = ("_at_ns", "_external_uj", "_own_uj", "epoch")
 
-    def __init__(self, epoch: str) -> None:
-        self.epoch = epoch
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch  # counted from 0 as the device's counter begins anew
         self._at_ns: list[int] = []
         self._own_uj: list[int] = []
         self._external_uj: list[int] = []
@@ -53,19 +53,8 @@ class Curve:
         """The last change point: the curve is known up to here."""
         return self._at_ns[-1]
 
-    def continues(self, reading: Reading) -> bool:
-        """Whether a reading can follow on this curve: neither total has fallen."""
-        return self.is_empty or (
-            reading.own_uj >= self._own_uj[-1] and reading.external_uj >= self._external_uj[-1]
-        )
-
     def add(self, reading: Reading) -> None:
-        """Append a change point; one that is not later than the last is left out.
-
-        A third point on a level stretch only moves its end.
-        """
-        if self._at_ns and reading.at_ns <= self._at_ns[-1]:
-            return
+        """Append a later change point. A third point on a level stretch only moves its end."""
         if len(self._at_ns) > 1 and all(
             values[-2] == values[-1] == value
             for values, value in (

@@ -1,6 +1,6 @@
-"""The meter: samples one source outside the decode loop and answers what any stretch of time took.
+"""The meter: samples its sources outside the decode loop and answers what any stretch took.
 
-A stretch that no curve covers, because the counter was reset or lost in it, has no known energy.
+A stretch that no curve covers, because a counter was reset or lost in it, has no known energy.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from typing import NamedTuple
 import structlog
 import uuid_utils
 
-from metering.energy.attribution import DEFAULT_COSTS, StepCosts
+from metering import clock
+from metering.energy.attribution import DEFAULT_POLICY, Policy
 from metering.energy.curve import Curve
-from metering.energy.protocols import EnergySource, Reading
-from metering.energy.provenance import Provenance
+from metering.energy.protocols import EnergySource
+from metering.energy.provenance import Provenance, together
+from metering.energy.track import Track
 from metering.errors import SourceUnavailable
 from metering.events import EnergyClass
 
@@ -22,6 +24,9 @@ log = structlog.get_logger(__name__)
 
 CLOSE_TIMEOUT_S = 5.0  # a driver that hangs is left behind
 RETRY_PERIODS_MAX = 100  # a lost source is asked ever more rarely, at most so many periods apart
+MEASURING_S = 1.0  # how long update periods are looked for, at most
+MEASURING_POLL_S = 0.001
+PERIOD_S_MIN = 0.02  # sampling faster than that would cost more than it tells
 
 
 class Segment(NamedTuple):
@@ -35,21 +40,25 @@ class Segment(NamedTuple):
 
 
 class EnergyMeter:
-    """Follows one source. Every method may be called from any thread."""
+    """Follows one source, or one for each device of a group. Methods may be called by any thread.
+
+    The energy of a group is the sum of its devices' curves, where all of them are known: a total
+    without one of them is no total.
+    """
 
     def __init__(
-        self, source: EnergySource, *, period_ms: int = 50, costs: StepCosts = DEFAULT_COSTS
+        self,
+        *sources: EnergySource,
+        period_ms: int = 50,
+        policy: Policy = DEFAULT_POLICY,
     ) -> None:
-        self.costs = costs  # by which a step's energy is split
-        self._source = source
+        self.policy = policy  # by which a step's energy is split
+        self._tracks = [Track(source) for source in sources]
         self._period_s = period_ms / 1000
-        self._lock = threading.Lock()  # of the curves
+        self._lock = threading.Lock()  # of the tracks
         self._reading = threading.Lock()  # one reading at a time; a slow driver holds up no curve
         self._id = uuid_utils.uuid7().hex
-        self._epochs = 0
-        self._curves: list[Curve] = []  # the last one is being written
-        self._unchanged: Reading | None = None  # of a coarse counter, until it first moves
-        self._lost_periods = 0
+        self._provenance = together(tuple(track.provenance for track in self._tracks))
         self._closed = False
         self._stopping = threading.Event()
         self._sampler = threading.Thread(target=self._run, name="energy-sampler", daemon=True)
@@ -57,7 +66,7 @@ class EnergyMeter:
     @property
     def provenance(self) -> Provenance:
         """How the figures of this meter are had."""
-        return self._source.provenance
+        return self._provenance
 
     @property
     def available(self) -> bool:
@@ -67,25 +76,21 @@ class EnergyMeter:
     @property
     def at_will(self) -> bool:
         """Whether `sample_now` settles everything up to now."""
-        return self._source.at_will
+        return all(track.source.at_will for track in self._tracks)
 
     @property
     def known_until_ns(self) -> int | None:
-        """Up to when energy is known; null before the first change point."""
+        """Up to when energy is known; null before the first change point of each device."""
         with self._lock:
-            for curve in reversed(self._curves):
-                if not curve.is_empty:
-                    return curve.end_ns
-        return None
+            ends = [track.known_until_ns for track in self._tracks]
+        return None if None in ends else min(end for end in ends if end is not None)
 
     @property
     def known_from_ns(self) -> int | None:
-        """From when energy is known; null before the first change point."""
+        """From when energy is known; null before the first change point of each device."""
         with self._lock:
-            for curve in self._curves:
-                if not curve.is_empty:
-                    return curve.start_ns
-        return None
+            starts = [track.known_from_ns for track in self._tracks]
+        return None if None in starts else max(start for start in starts if start is not None)
 
     def start(self) -> None:
         """Take a first reading and begin to sample."""
@@ -94,7 +99,7 @@ class EnergyMeter:
             self._sampler.start()
 
     def close(self) -> None:
-        """Stop sampling and let go of the source. Idempotent."""
+        """Stop sampling and let go of the sources. Idempotent."""
         self._stopping.set()
         if self._sampler.is_alive():
             self._sampler.join(CLOSE_TIMEOUT_S)
@@ -102,29 +107,25 @@ class EnergyMeter:
             with self._lock:
                 if not self._closed:
                     self._closed = True
-                    self._source.close()
+                    for track in self._tracks:
+                        track.source.close()
             self._reading.release()
 
     def sample_now(self) -> None:
-        """Take a reading at once, if the source can be read at will; otherwise do nothing."""
+        """Take a reading at once, if all can be read at will; otherwise do nothing."""
         if self.available and self.at_will:
             self.sample()
 
-    def sample(self) -> None:
-        """Take a reading. A source that doesn't answer leaves the curve where it is."""
+    def sample(self, *, only_due: bool = False) -> None:
+        """Take a reading of each source. One that doesn't answer leaves its curve where it is.
+
+        `only_due` leaves out those that didn't answer a short while ago.
+        """
         with self._reading:
-            if self._closed:
-                return
-            try:
-                reading = self._source.read()
-            except SourceUnavailable as error:
-                if not self._lost_periods:
-                    log.warning("energy.source_lost", reason=str(error))
-                self._lost_periods = min(2 * self._lost_periods + 1, RETRY_PERIODS_MAX)
-                return
-            self._lost_periods = 0
-            with self._lock:
-                self._take(reading)
+            now_ns = clock.monotonic_ns()
+            for track in self._tracks:
+                if not self._closed and (not only_due or track.retry_at_ns <= now_ns):
+                    self._sample(track, now_ns)
 
     def segments(self, start_ns: int, end_ns: int) -> list[Segment]:
         """What the stretch `start_ns:end_ns` took, as far as it is known, epoch by epoch.
@@ -132,44 +133,66 @@ class EnergyMeter:
         The amounts of adjoining stretches add up to those of the whole, exactly.
         """
         with self._lock:
-            found = []
-            for curve in self._curves:
-                if curve.is_empty:
-                    continue
-                low, high = max(start_ns, curve.start_ns), min(end_ns, curve.end_ns)
-                if low < high:
-                    before, after = curve.at(low), curve.at(high)
-                    own_uj = after.own_uj - before.own_uj
-                    external_uj = after.external_uj - before.external_uj
-                    found.append(Segment(curve.epoch, low, high, own_uj, external_uj))
-            return found
+            stretches: list[tuple[int, int, tuple[Curve, ...]]] = [(start_ns, end_ns, ())]
+            for track in self._tracks:
+                stretches = [
+                    (low, high, (*curves, curve))
+                    for start, end, curves in stretches
+                    for low, high, curve in track.within(start, end)
+                ]
+            return [self._segment(*stretch) for stretch in stretches]
 
     def forget_before(self, at_ns: int) -> None:
         """Drop what no stretch from `at_ns` on needs."""
         with self._lock:
-            while len(self._curves) > 1 and (
-                self._curves[0].is_empty or self._curves[0].end_ns <= at_ns
-            ):
-                del self._curves[0]
-            for curve in self._curves:
-                curve.forget_before(at_ns)
+            for track in self._tracks:
+                track.forget_before(at_ns)
 
-    def _take(self, reading: Reading) -> None:
-        curve = self._curves[-1] if self._curves else None
-        if curve is None or not curve.continues(reading):
-            if curve is not None:
-                log.warning("energy.counter_reset", epoch=curve.epoch)
-            curve = Curve(f"{self._id}/{self._epochs}")
-            self._epochs += 1
-            self._curves.append(curve)
-            self._unchanged = None
-        if not self._source.at_will:
-            before, self._unchanged = self._unchanged, reading
-            # Only a total that has just moved says when it held.
-            if before is None or before[1:] == reading[1:]:
-                return
-        curve.add(reading)
+    def _segment(self, start_ns: int, end_ns: int, curves: tuple[Curve, ...]) -> Segment:
+        epoch = f"{self._id}/{'-'.join(str(curve.epoch) for curve in curves)}"
+        own_uj = external_uj = 0
+        for curve in curves:
+            before, after = curve.at(start_ns), curve.at(end_ns)
+            own_uj += after.own_uj - before.own_uj
+            external_uj += after.external_uj - before.external_uj
+        return Segment(epoch, start_ns, end_ns, own_uj, external_uj)
+
+    def _sample(self, track: Track, now_ns: int) -> None:
+        try:
+            reading = track.source.read()
+        except SourceUnavailable as error:
+            if not track.lost_periods:
+                log.warning("energy.source_lost", reason=str(error))
+            track.lost_periods = min(2 * track.lost_periods + 1, RETRY_PERIODS_MAX)
+            track.retry_at_ns = now_ns + round(track.lost_periods * self._period_s * 1e9)
+            return
+        track.lost_periods = 0
+        with self._lock:
+            track.take(reading)
 
     def _run(self) -> None:
-        while not self._stopping.wait(self._period_s * max(1, self._lost_periods)):
-            self.sample()
+        self._measure_periods()
+        while not self._stopping.wait(self._period_s):
+            self.sample(only_due=True)
+
+    def _measure_periods(self) -> None:
+        """Find out how often the counters move, and sample twice as often, within reason.
+
+        What can be read at will is read whenever a step has ended.
+        """
+        until_ns = clock.monotonic_ns() + round(MEASURING_S * 1e9)
+        while (
+            not all(track.has_period for track in self._tracks)
+            and clock.monotonic_ns() < until_ns
+            and not self._stopping.wait(MEASURING_POLL_S)
+        ):
+            self.sample(only_due=True)
+        with self._lock:
+            for track in self._tracks:
+                track.settle_period()
+            self._provenance = together(tuple(track.provenance for track in self._tracks))
+        period_us = self._provenance.update_period_us
+        if period_us is not None:
+            log.info("energy.period_measured", update_period_us=period_us)
+            if not self.at_will:
+                self._period_s = min(self._period_s, max(PERIOD_S_MIN, period_us / 2e6))

@@ -13,6 +13,7 @@ class Reading(NamedTuple):
     at_ns: int  # CLOCK_MONOTONIC
     own_uj: int  # of the engine's device or process
     external_uj: int  # of other processes on the same counter
+    origin: int = 0  # totals count from the same origin as long as this is the same
 
 
 class EnergySource(Protocol):
@@ -24,7 +25,15 @@ class EnergySource(Protocol):
 
     @property
     def at_will(self) -> bool:
-        """Whether each reading is fresh. If not, only a changed total says when it held."""
+        """Whether it can be read at any moment and is fresh then, at next to no cost."""
+
+    @property
+    def is_counter(self) -> bool:
+        """Whether the device itself counts: in steps of its own, and it may stop doing so."""
+
+    @property
+    def power_max_w(self) -> float | None:
+        """What the device can draw at most, own and external; null where nothing says so."""
 
     def read(self) -> Reading:
         """Read the totals; raises SourceUnavailable when they cannot be had now."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from metering.energy.attribution import OVERHEAD, Claim, StepCosts, split
+from metering.energy.attribution import OVERHEAD, Claim, Policy, split
 from metering.energy.meter import EnergyMeter, Segment
 
 PENDING_STEPS_MAX = 16_384  # unsettled steps beyond this are given up, oldest first
@@ -74,14 +74,15 @@ class Unwritten:
 
     windows: list[Window] = field(default_factory=list)
     shares: dict[str, Share] = field(default_factory=dict)
+    late_uj: dict[str, int] = field(default_factory=dict)  # unattributed, by whose it had been
 
 
 class WindowCloser:
     """Accounts for the meter's energy, once and in order. Not locked: its owner is."""
 
-    def __init__(self, meter: EnergyMeter, costs: StepCosts) -> None:
+    def __init__(self, meter: EnergyMeter, policy: Policy) -> None:
         self._meter = meter
-        self._costs = costs
+        self._policy = policy
         self._cursor_ns: int | None = None
         self._idle_until_ns = -1  # the end of the last stretch accounted for as idle
         self._given_up_ns = 0  # time before this isn't idle, though nothing claims it any more
@@ -113,7 +114,8 @@ class WindowCloser:
     def settle(self, is_open: Callable[[str], bool]) -> None:
         """Account for all steps whose end the meter knows.
 
-        Shares of requests that are no longer open come too late and are unattributed.
+        Shares of requests that are no longer open come too late and are unattributed; whose they
+        had been is handed out with them.
         """
         known_ns = self._meter.known_until_ns
         while self._pending and known_ns is not None and self._pending[0].end_ns <= known_ns:
@@ -177,7 +179,7 @@ class WindowCloser:
         window: Window,
         is_open: Callable[[str], bool],
     ) -> None:
-        shares = split(segment.own_uj, step.claims, self._costs)
+        shares = split(segment.own_uj, step.claims, self._policy)
         window.overhead_uj += shares.pop(OVERHEAD, 0)
         for claim in step.claims:
             energy_uj = shares.pop(claim.request_id, 0)
@@ -186,6 +188,9 @@ class WindowCloser:
                 self._book(claim, step, energy_uj, segment.epoch)
             else:
                 window.unattributed_uj += energy_uj
+                if claim.charged:
+                    late_uj = self._unwritten.late_uj
+                    late_uj[claim.request_id] = late_uj.get(claim.request_id, 0) + energy_uj
 
     def _forfeit(self, step: PendingStep) -> None:
         """The step's energy will never be known, nor will that of the requests in it."""

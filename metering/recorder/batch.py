@@ -14,9 +14,7 @@ from sqlalchemy import Connection
 from engine.records import BlockRecord, FinishReason, FinishRecord, StepRecord, Work
 from metering import bodies, clock, event_log, requests
 from metering.bodies import BlockBody, UsageEvent
-from metering.energy import Claim, PendingStep, shown_uj
-from metering.energy.attribution import METHOD
-from metering.energy.provenance import Provenance
+from metering.energy import Claim, PendingStep
 from metering.errors import EventConflict
 from metering.events import EndedBy, EnergySummary, RequestStatus, RequestSummary
 from metering.protocols import BudgetGate, Cover
@@ -45,8 +43,7 @@ class Surroundings:
     live: LiveRequests
     gate: BudgetGate
     vocab_size: int
-    provenance: Provenance
-    energy_so_far_uj: Callable[[RequestMeter], int | None]
+    energy_so_far: Callable[[RequestMeter], EnergySummary | None]
 
 
 @dataclass(slots=True)
@@ -79,8 +76,16 @@ class Batch:
 
         Raises RequestFault for what is one request's doing.
         """
+        self.work_out(connection)
+        self.store(connection, uncounted)
+
+    def work_out(self, connection: Connection) -> None:
+        """Fold the steps, and cut what is not covered; only the gate may write by this."""
         for step in self._steps:
             self._step(connection, step)
+
+    def store(self, connection: Connection, uncounted: Counts) -> None:
+        """Write what was worked out."""
         try:
             event_log.append(connection, self._events)
         except EventConflict as conflict:
@@ -181,22 +186,7 @@ class Batch:
     def _stopped_here(self, meter: RequestMeter) -> RequestSummary:
         """The request as if its budget ended it here, with the best figure for its energy."""
         end = meter.terminal(RequestStatus.COMPLETED, FinishReason.BUDGET, EndedBy.TENANT)
-        return meter.summary(end, clock.now_us(), self._energy_so_far(meter))
-
-    def _energy_so_far(self, meter: RequestMeter) -> EnergySummary | None:
-        settled_uj = self._around.energy_so_far_uj(meter)
-        if settled_uj is None:
-            return None
-        provenance = self._around.provenance
-        return EnergySummary(
-            energy_class=provenance.energy_class,
-            energy_uj=settled_uj,
-            shown_uj=shown_uj(settled_uj),
-            source=provenance.source,
-            scope=provenance.scope,
-            method=METHOD,
-            uncertainty_pct=provenance.uncertainty_pct,
-        )
+        return meter.summary(end, clock.now_us(), self._around.energy_so_far(meter))
 
     def _show_tail(self, draft: Draft) -> None:
         """With the last block of a batch known as the request's last, show what it cut through."""

@@ -1,24 +1,42 @@
 """The energy of live requests: settled in memory as it becomes known, written once a second.
 
 Energy and the requests that it belongs to are written together with the windows that account for
-the meter, or not at all, so the two always add up.
+the meter, or not at all, so the two always add up. What settles after its request ended is
+unattributed in the books; the request is told of it, and not charged.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import structlog
 from sqlalchemy import Engine as Database
+from sqlalchemy.exc import SQLAlchemyError
 
 from metering import clock
 from metering.database import transaction
-from metering.energy import EnergyMeter, PendingStep, Provenance, WindowCloser
+from metering.energy import EnergyMeter, PendingStep, Provenance, WindowCloser, shown_uj
+from metering.energy.windows import Unwritten
+from metering.events import EnergySummary
+from metering.protocols import Settler
 from metering.recorder import energy_writer
 from metering.recorder.live import LiveRequest, LiveRequests
 from metering.request_meter import RequestMeter
 
+log = structlog.get_logger(__name__)
+
 WRITE_NS = 10**9  # settled energy is written at least this often
+AWAITED_MAX = 4096  # requests whose late energy is waited for; the oldest are given up
+
+
+@dataclass(slots=True)
+class Awaited:
+    """A request that ended before its energy was known."""
+
+    until_ns: int  # the end of the last step that it took part in
+    energy_uj: int  # of what has settled
 
 
 class EnergyBooks:
@@ -30,12 +48,15 @@ class EnergyBooks:
         live: LiveRequests,
         meter: EnergyMeter,
         writer: threading.RLock,
+        settler: Settler,
     ) -> None:
         self._database = database
         self._live = live
         self._meter = meter
         self._writer = writer
-        self._windows = WindowCloser(meter, meter.costs)
+        self._settler = settler
+        self._windows = WindowCloser(meter, meter.policy)
+        self._awaited: dict[str, Awaited] = {}
         self._written_ns = 0
         self._closed = False
 
@@ -62,14 +83,15 @@ class EnergyBooks:
         with self._writer:
             return not self._meter.available or self._windows.settled_until_ns >= until_ns
 
-    def so_far_uj(self, meter: RequestMeter) -> int | None:
+    def so_far(self, meter: RequestMeter) -> EnergySummary | None:
         """The best figure for a request's energy at this moment, written or not."""
         share = self._windows.unwritten.shares.get(meter.admitted.id)
-        if share is None:
-            return meter.settled_uj
-        if share.is_partial or (meter.energy_events and meter.settled_uj is None):
-            return None
-        return (meter.settled_uj or 0) + share.energy_uj
+        settled_uj = meter.settled_uj
+        if share is not None:
+            if share.is_partial or (meter.energy_events and settled_uj is None):
+                return None
+            settled_uj = (settled_uj or 0) + share.energy_uj
+        return None if settled_uj is None else self._summary(settled_uj)
 
     def tick(self, now_ns: int, *, is_idle: bool) -> None:
         """Settle what can be and, once a second, write it. `is_idle`: nothing ran until `now_ns`.
@@ -99,23 +121,30 @@ class EnergyBooks:
                 for live in self._live.known(unwritten.shares)
                 if not live.is_closed
                 for body in energy_writer.energy_bodies(
-                    live, unwritten.shares[live.admitted.id], provenance
+                    live, unwritten.shares[live.admitted.id], provenance, self._meter.policy
                 )
             ]
-            if not stated and not unwritten.windows:
-                return
-            with transaction(self._database) as connection:
-                energy_writer.write(connection, unwritten, stated, provenance)
+            if stated or unwritten.windows:
+                with transaction(self._database) as connection:
+                    energy_writer.write(connection, unwritten, stated, provenance)
             self._windows.written()
             for live, body in stated:
                 live.meter.fold_energy(body)
+            self._add_late(unwritten)
+            self._settle_late()
 
     def draw_up(self, live: LiveRequest) -> None:
         """Write what has settled for a request that ends; what settles later comes too late."""
         with self._writer:
-            if not live.is_closed:
-                self.write()
-                live.is_closed = True
+            if live.is_closed:
+                return
+            self.write()
+            live.is_closed = True
+            settled_uj = live.meter.settled_uj if live.meter.energy_events else 0
+            if settled_uj is not None and not self.has_settled(live.charged_until_ns):
+                while len(self._awaited) >= AWAITED_MAX:
+                    del self._awaited[next(iter(self._awaited))]
+                self._awaited[live.admitted.id] = Awaited(live.charged_until_ns, settled_uj)
 
     def close(self) -> None:
         """Account for everything until now, and let go of the meter."""
@@ -129,3 +158,43 @@ class EnergyBooks:
                     self.write()
         finally:
             self._meter.close()
+
+    def _add_late(self, unwritten: Unwritten) -> None:
+        for request_id, energy_uj in unwritten.late_uj.items():
+            if request_id in self._awaited:
+                self._awaited[request_id].energy_uj += energy_uj
+        for request_id, share in unwritten.shares.items():
+            if share.is_partial:
+                self._awaited.pop(request_id, None)  # a part of it will never be known
+
+    def _settle_late(self) -> None:
+        """State the energy of those whose last step has settled and whose receipt is out."""
+        until_ns = self._windows.settled_until_ns
+        for request_id, awaited in list(self._awaited.items()):
+            if awaited.until_ns > until_ns or self._live.get(request_id) is not None:
+                continue
+            try:
+                with transaction(self._database) as connection:
+                    energy = self._summary(awaited.energy_uj)
+                    self._settler.settle_late(connection, request_id, energy)
+            except SQLAlchemyError as error:
+                log.warning("late_energy.retried", request_id=request_id, error=str(error))
+                continue
+            except Exception:
+                log.exception("late_energy.unsettled", request_id=request_id)
+            del self._awaited[request_id]
+
+    def _summary(self, energy_uj: int) -> EnergySummary:
+        said, policy = self._meter.provenance, self._meter.policy
+        return EnergySummary(
+            energy_class=said.energy_class,
+            energy_uj=energy_uj,
+            shown_uj=shown_uj(energy_uj),
+            source=said.source,
+            scope=said.scope,
+            method=policy.method,
+            uncertainty_pct=said.uncertainty_pct,
+            weights=policy.weights,
+            devices=said.devices,
+            update_period_us=said.update_period_us,
+        )

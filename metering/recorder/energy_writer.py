@@ -6,13 +6,15 @@ from sqlalchemy import Connection, insert
 
 from metering import bodies, clock, event_log
 from metering.bodies import EnergyBody
-from metering.energy import METHOD, Provenance, Share, Window
+from metering.energy import Policy, Provenance, Share, Window
 from metering.energy.windows import Unwritten
 from metering.recorder.live import LiveRequest
 from metering.tables import meter_windows
 
 
-def energy_bodies(live: LiveRequest, share: Share, provenance: Provenance) -> list[EnergyBody]:
+def energy_bodies(
+    live: LiveRequest, share: Share, provenance: Provenance, policy: Policy
+) -> list[EnergyBody]:
     """What a share states: the energy that is known and, apart from it, that some never will be."""
     amounts: list[int | None] = []
     if share.energy_uj or not share.is_partial:
@@ -29,12 +31,14 @@ def energy_bodies(live: LiveRequest, share: Share, provenance: Provenance) -> li
             energy_class=provenance.energy_class,
             source=provenance.source,
             scope=provenance.scope,
-            method=METHOD,
+            method=policy.method,
             uncertainty_pct=provenance.uncertainty_pct,
-            device=provenance.device,
+            device="+".join(provenance.devices),
             epoch=share.epoch,
             start_ns=share.start_ns,
             end_ns=share.end_ns,
+            weights=policy.weights,
+            update_period_us=provenance.update_period_us,
         )
         for place, amount in enumerate(amounts)
     ]

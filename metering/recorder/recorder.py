@@ -22,6 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from engine.records import EngineInfo, StepRecord
 from metering import clock, event_log, requests
+from metering.calibration import Calibration
 from metering.committed_blocks import committed
 from metering.database import snapshot, transaction
 from metering.energy import EnergyMeter
@@ -71,8 +72,11 @@ class Recorder:
         self._gate = gate
         self._sink = sink
         self._rule = ReviewRule(audit_sample_rate, audit_seed)
+        # What scores mean for requests from now on; those that are live keep theirs.
+        self.calibration: Calibration | None = None
         self._energy_wait_s = energy_wait_s
         self._live = LiveRequests()
+        self._settler = settler
         self._closer = Closer(database, self._live, settler, sink)
         self._writer = threading.RLock()
         self._canceller: RequestCanceller | None = None
@@ -93,13 +97,14 @@ class Recorder:
             if self._books is not None:
                 self._books.close()
             self._canceller = canceller
-            self._books = EnergyBooks(self._database, self._live, meter, self._writer)
+            self._books = EnergyBooks(
+                self._database, self._live, meter, self._writer, self._settler
+            )
             self._surroundings = Surroundings(
                 live=self._live,
                 gate=self._gate,
                 vocab_size=info.vocab_size,
-                provenance=meter.provenance,
-                energy_so_far_uj=self._books.so_far_uj,
+                energy_so_far=self._books.so_far,
             )
             meter.start()
             self._closer.start(self._books, self._energy_wait_s)
@@ -129,7 +134,7 @@ class Recorder:
 
     def track(self, admitted: AdmittedRequest) -> None:
         """Follow a request that is about to be submitted; its row is committed."""
-        self._live.add(LiveRequest(admitted, RequestMeter(admitted, self._rule)))
+        self._live.add(LiveRequest(admitted, RequestMeter(admitted, self._rule, self.calibration)))
 
     def cancel(self, request_id: str) -> None:
         """Commit nothing more of a request and tell the engine to stop it. Idempotent.
@@ -163,7 +168,7 @@ class Recorder:
                 if self._live.get(admitted.id) is None
             ]
         for admitted, events in orphans:
-            live = LiveRequest(admitted, RequestMeter(admitted, self._rule))
+            live = LiveRequest(admitted, RequestMeter(admitted, self._rule, self.calibration))
             try:
                 for body in events:
                     live.meter.fold(body)

@@ -13,10 +13,21 @@ from metering.semantic.json_text import Json
 from metering.semantic.lines import Lines
 from metering.semantic.python_code import Python
 from metering.semantic.scanner import Scanner
+from metering.semantic.script import Script
+from metering.semantic.script_grammar import JAVASCRIPT, TSX, TYPESCRIPT
+from metering.semantic.shell import Shell
+from metering.semantic.sql import Sql
 from metering.semantic.tiling import Tiling
 
 PYTHON_NAMES = frozenset({"python", "py", "python3", "py3"})
 JSON_NAMES = frozenset({"json", "jsonl", "ndjson", "geojson"})
+SCRIPT_NAMES = {
+    **dict.fromkeys(("javascript", "js", "mjs", "cjs", "jsx", "node"), JAVASCRIPT),
+    **dict.fromkeys(("typescript", "ts", "mts", "cts"), TYPESCRIPT),
+    "tsx": TSX,
+}
+SQL_NAMES = frozenset({"sql", "postgresql", "postgres", "mysql", "sqlite", "plpgsql", "tsql"})
+SHELL_NAMES = frozenset({"bash", "sh", "shell", "zsh"})
 EXTRA_INDENT_MAX = 3
 
 _OPENING = re.compile(r"(?P<indent>[ \t]*)(?P<marks>`{3,}|~{3,})(?P<info>.*)")
@@ -122,6 +133,12 @@ def _body(info: str) -> Scanner:
         return Python()
     if language in JSON_NAMES:
         return Json(_lines, many=True)
+    if language in SCRIPT_NAMES:
+        return Script(SCRIPT_NAMES[language])
+    if language in SQL_NAMES:
+        return Sql()
+    if language in SHELL_NAMES:
+        return Shell()
     return Lines()
 
 

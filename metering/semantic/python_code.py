@@ -29,7 +29,7 @@ _WORD_CHARS_MAX = max(map(len, _BEGIN_ANEW))
 class LineScanner:
     """Follows one logical line: whether a newline would end it."""
 
-    __slots__ = ("_char_before", "_comment", "_depth", "_escaped", "_quote", "_quotes_seen")
+    __slots__ = ("_comment", "_depth", "_escaped", "_quote", "_quotes_seen")
 
     def __init__(self) -> None:
         self._depth = 0  # of brackets

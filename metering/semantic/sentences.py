@@ -2,9 +2,9 @@
 
 Kept from the annex: SATerm Close* Sp* (SB9-SB11), no break before a continuation (SB8a), before
 lower case after a full stop (SB8), within initials (SB7). Narrower than it: ASCII terminators
-need white space behind them, so that "3.14", "a.b" and "?q=1" stay whole, and a short list of
-abbreviations does not end a sentence. The sets are spelt out here, because a Python release must
-not move a boundary.
+need white space behind them, so that "3.14", "a.b" and "?q=1" stay whole, a short list of
+abbreviations does not end a sentence, and a Japanese quotation goes on with the particle that
+says who spoke. The sets are spelt out here, because a Python release must not move a boundary.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ ABBREVIATIONS = frozenset({
     "e.g", "eg", "i.e", "ie", "vs", "cf", "viz", "approx", "fig", "figs", "eq", "eqs", "vol",
     "pp", "al",
 })
+BEFORE_NUMBERS = frozenset({"no", "nos", "p", "ch", "sec", "art", "ex", "v", "ver"})
 # fmt: on
+_QUOTES_OF_JAPANESE = frozenset("」』")
 _INITIALS = re.compile(r"[A-Z](\.[A-Z])*")  # "J", "U.S"
 _WORD_MAX = 12
 
@@ -51,13 +53,22 @@ def goes_on(char: str) -> bool:
 class SentenceEnd:
     """Follows one sentence and says whether the next character would start another."""
 
-    __slots__ = ("_after_space", "_digit_before", "_terminator", "_word")
+    __slots__ = (
+        "_after_quote",
+        "_after_space",
+        "_before_number",
+        "_digit_before",
+        "_terminator",
+        "_word",
+    )
 
     def __init__(self) -> None:
         self._word = ""  # the letters and inner full stops just before, for abbreviations
         self._terminator = ""
         self._after_space = False
         self._digit_before = False
+        self._before_number = False  # "No." goes on where a digit follows
+        self._after_quote = False  # a Japanese one, behind the terminator
 
     @property
     def ended_for_certain(self) -> bool:
@@ -71,7 +82,10 @@ class SentenceEnd:
         if not mark or char in CONTINUERS or char in TERMINATORS:
             return False
         if mark in WIDE_MARKS:
-            return self._after_space or char not in CLOSERS
+            quoted = self._after_quote and char == "と"  # the particle says who said it
+            return self._after_space or (char not in CLOSERS and not quoted)
+        if self._before_number and "0" <= char <= "9":
+            return False
         if not self._after_space:
             return False
         return not (mark in FULL_STOPS and is_lower(char))
@@ -83,7 +97,9 @@ class SentenceEnd:
             self._word = ""
         elif char in TERMINATORS:
             self._read_terminator(char)
-        elif not (self._terminator and char in CLOSERS and not self._after_space):
+        elif self._terminator and char in CLOSERS and not self._after_space:
+            self._after_quote = char in _QUOTES_OF_JAPANESE
+        else:
             self._terminator = ""
             self._after_space = False
             self._digit_before = "0" <= char <= "9"
@@ -94,11 +110,13 @@ class SentenceEnd:
         twin = SentenceEnd()
         twin._word, twin._terminator = self._word, self._terminator
         twin._after_space, twin._digit_before = self._after_space, self._digit_before
+        twin._before_number, twin._after_quote = self._before_number, self._after_quote
         return twin
 
     def _read_terminator(self, char: str) -> None:
         word = self._word
-        self._after_space = False
+        self._after_space = self._after_quote = False
+        self._before_number = char == "." and word.lower() in BEFORE_NUMBERS
         if char == ".":
             self._word = (word + char)[-_WORD_MAX:]
             if _abbreviates(word):

@@ -90,6 +90,7 @@ class Tiling:
         return twin
 
     def _emit(self, kind: str, state: UnitState, end: int) -> None:
+        """Emit what ends here. What a scanner held back may lie before a cut: it stays there."""
         if end > self.start:
             self.emitted.append(Unit(kind, state, self.start, end))
-        self.start = end
+            self.start = end

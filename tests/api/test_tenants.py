@@ -5,7 +5,7 @@ from api_cases import HeldClock
 from sqlalchemy import Engine
 
 from api import tenants
-from api.errors import InvalidParameter, NotFound, Unsupported
+from api.errors import InvalidParameter, NotFound
 from api.tenants import Tenant
 from metering.database import snapshot, transaction
 
@@ -43,14 +43,13 @@ def test_settings_that_mean_nothing_are_refused_by_name(
     assert caught.value.parameter == parameter
 
 
-def test_holding_answers_until_reviewed_is_refused_as_not_supported(
-    sqlite_database: Engine,
-) -> None:
-    with pytest.raises(Unsupported):
-        create(sqlite_database, review_delivery="held")
-    tenant = create(sqlite_database)
-    with transaction(sqlite_database) as connection, pytest.raises(Unsupported):
-        tenants.change(connection, tenant.id, review_delivery="held")
+def test_answers_may_be_held_until_they_are_reviewed(sqlite_database: Engine) -> None:
+    tenant = create(sqlite_database, review_delivery="held")
+    assert tenant.review_delivery == "held"
+    with transaction(sqlite_database) as connection:
+        assert tenants.change(connection, tenant.id, review_delivery="now").review_delivery == "now"
+        with pytest.raises(InvalidParameter):
+            tenants.change(connection, tenant.id, review_delivery="later")
 
 
 def test_only_what_is_given_changes(sqlite_database: Engine) -> None:

@@ -149,6 +149,31 @@ def test_a_tariff_is_published_assigned_listed_and_shown(
     assert [entry["action"] for entry in audited][-1] == "tariff.published"
 
 
+def test_a_customers_own_prices_are_previewed_and_put_in_force(
+    run: Run, context: CliContext, tmp_path: Path, audited: list[dict[str, Any]]
+) -> None:
+    database = open_database(context.database_url)
+    with transaction(database) as connection:
+        add_tenant(connection)
+    database.dispose()
+    file = tmp_path / "mine.yaml"
+    file.write_text(TARIFF)
+    assert run(tariff, "preview", file, "--period", "2026-11").output == (
+        "ten_1: 0 USD instead of 0 (0)\n"
+    )
+    changes = tmp_path / "changes.yaml"
+    changes.write_text('output: {per_million: "0.2"}')
+    said = run(tariff, "override", "ten_1", changes).output
+    assert "made from test@1" in said
+    assert audited[-1]["action"] == "tariff.overridden"
+    changes.write_text("- 1")
+    assert "must be a mapping" in run(tariff, "override", "ten_1", changes, status=1).output
+    run(tariff, "publish", file, "--effective-from", "2199-01-01")
+    assert json.loads(run(tariff, "list", "--json").output)["published"][0]["effective_from"] == (
+        "2199-01-01T00:00:00.000000Z"
+    )
+
+
 def test_shipped_tariffs_are_shown_before_they_are_published(run: Run) -> None:
     assert json.loads(run(tariff, "list", "--json").output)["shipped"] == [
         "composite",
@@ -230,6 +255,7 @@ def test_a_receipt_is_shown_with_its_adjustments_and_they_verify_too(
             "key_anna",
             token,
             verdict="reject",
+            reasons=["incorrect"],
             signer=served._signer,
         )
     database.dispose()

@@ -57,6 +57,7 @@ class World:
             "key_anna",
             token,
             verdict="reject",
+            reasons=["incorrect"],
             signer=self.settler._signer,
         )
 

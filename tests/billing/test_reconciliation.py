@@ -85,6 +85,7 @@ def connection(database: Engine, settler: Settlement) -> Iterator[Connection]:
                 "key_anna",
                 token,
                 verdict=verdict,
+                reasons=[] if verdict == "approve" else ["incorrect"],
                 signer=settler._signer,
             )
         live = add_request(opened, "req_live")

@@ -139,6 +139,7 @@ def test_what_waits_for_a_reviewer_is_erased_after_the_verdict(
             verdict="edit",
             note="secret note",
             edited_output="secret edit",
+            reasons=["incorrect"],
             signer=settler._signer,
         )
         assert retention.erase(connection, "ten_1", chosen) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from billing_cases import summary, tariff, unit
@@ -86,7 +87,9 @@ def resolve(
     item_id: str = ITEM,
     reviewer: str = "key_anna",
     edited: str | None = None,
+    **fields: Any,
 ) -> review.ReviewItem:
+    fields.setdefault("reasons", () if verdict == "approve" else ("incorrect",))
     return review.resolve(
         connection,
         item_id,
@@ -96,6 +99,7 @@ def resolve(
         signer=signer,
         note="looked at it",
         edited_output=edited,
+        **fields,
     )
 
 

@@ -178,7 +178,12 @@ def test_a_doubtful_output_is_reviewed_at_the_tenants_cost_if_it_opted_in(
     connection: Connection, settler: Settlement, reason: str
 ) -> None:
     receipt = run(connection, settler, summary(review_reason=reason), opt_in=True)
-    assert receipt["review"] == {"reason": reason, "fee": "0.01", "paid_by": "tenant"}
+    assert receipt["review"] == {
+        "reason": reason,
+        "fee": "0.01",
+        "paid_by": "tenant",
+        "delivery": "now",
+    }
     assert receipt["total"] == format_nano(CHARGE + FEE)
     assert balances(connection)["review_pool"] == FEE
     item = review.item(connection, "rev_req_1")
@@ -199,7 +204,12 @@ def test_audits_and_missing_scores_are_the_operators_cost(
     connection: Connection, settler: Settlement, reason: str, opt_in: bool
 ) -> None:
     receipt = run(connection, settler, summary(review_reason=reason), opt_in=opt_in)
-    assert receipt["review"] == {"reason": reason, "fee": "0.01", "paid_by": "operator"}
+    assert receipt["review"] == {
+        "reason": reason,
+        "fee": "0.01",
+        "paid_by": "operator",
+        "delivery": "now",
+    }
     assert receipt["total"] == format_nano(CHARGE)
     kinds = balances(connection)
     assert kinds["review_pool"] == FEE
@@ -327,3 +337,20 @@ def test_the_sweep_after_a_settlement_finds_nothing(
     run(connection, settler, summary())
     mark(connection, "req_1", RequestStatus.COMPLETED)
     assert holds.expire(connection, FAR_US) == 0
+
+
+def test_energy_that_settles_late_is_a_signed_adjustment_that_costs_nothing(
+    connection: Connection, settler: Settlement
+) -> None:
+    receipt = run(connection, settler, summary(energy=energy("unavailable", None)))
+    before = balances(connection)
+    late = energy("measured", 4_560_000)
+    for _ in range(2):
+        settler.settle_late(connection, "req_1", late)
+    [envelope] = receipts.adjustments(connection, "req_1")
+    verified = receipts.verify_adjustment(envelope, receipts.public_keys(connection))
+    assert (verified.reason, verified.amount_nano) == ("late_energy", 0)
+    stated = envelope["adjustment"]["energy"]
+    assert (stated["class"], stated["joules"]) == ("measured", "4.5")
+    assert receipt["energy"]["joules"] is None
+    assert balances(connection) == before

@@ -28,7 +28,15 @@ def booked(database: Engine, tmp_path: Path) -> Engine:
         HoldGate().admit(connection, request, expires_at_us=FAR_US)
         ended(connection, settler, summary(review_reason="audit"))
         token = review.claim(connection, "rev_req_1", "key_anna")
-        review.resolve(connection, "rev_req_1", "key_anna", token, verdict="reject", signer=signer)
+        review.resolve(
+            connection,
+            "rev_req_1",
+            "key_anna",
+            token,
+            verdict="reject",
+            reasons=["unsafe"],
+            signer=signer,
+        )
     return database
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from billing_cases import unit
 from browser_chromium import Tab, open_tab
@@ -14,6 +15,7 @@ from playwright.sync_api import Browser, expect
 
 from billing.cli import receipt
 from metering.cli_context import CliContext
+from metering.semantic import Segmenter
 
 
 def test_a_charge_appears_on_the_overview(world: World, base_url: str, tab: Tab) -> None:
@@ -77,6 +79,38 @@ def test_a_receipt_shows_the_output_unit_by_unit_and_verifies(
     assert len(amounts) >= 2
 
 
+def test_the_units_of_a_mixed_answer_lie_over_its_text(
+    world: World, base_url: str, tab: Tab
+) -> None:
+    answer = (
+        "## 例\n\n这是一句。Next one!\n\n```js\napp.get('/', (req) => {\n"
+        "  send(`<b>${req.a}</b>`);\n});\n```\n\nDone, but"
+    )
+    data, segmenter = answer.encode(), Segmenter()
+    found = segmenter.feed(data) + segmenter.finish()
+    request_id = world.settle(
+        *(
+            msgspec.structs.replace(
+                unit(2, each.state, kind=each.kind, index=index),
+                byte_start=each.start,
+                byte_end=each.end,
+            )
+            for index, each in enumerate(found)
+        ),
+        output=answer,
+    )
+    tab.sign_in(base_url, world.house.developer)
+    tab.page.goto(f"{base_url}/dashboard/receipts/{request_id}")
+    marked = tab.page.locator("#output .semantic").evaluate_all(
+        "marks => marks.map(mark => [mark.textContent, mark.title.split(',')[0]])"
+    )
+    assert [kind for _, kind in marked] == [
+        *("heading", "sentence", "sentence", "header", "statement", "bracket", "sentence")
+    ]
+    assert [text.encode() for text, _ in marked] == [data[one.start : one.end] for one in found]
+    expect(tab.page.locator("#output .fragment")).to_have_text("Done, but")
+
+
 def test_what_is_downloaded_verifies_offline(
     world: World, base_url: str, tab: Tab, tmp_path: Path
 ) -> None:
@@ -92,6 +126,29 @@ def test_what_is_downloaded_verifies_offline(
         receipt, [str(each) for each in arguments], obj=CliContext(tmp_path, "sqlite://")
     )
     assert verified.output.startswith(f"valid: {request_id}"), verified.output
+
+
+def test_finance_takes_its_usage_and_charges_away_as_files(
+    world: World, base_url: str, tab: Tab, tmp_path: Path
+) -> None:
+    request_id = world.settle(unit(8), carries={"end_user": "eve"})
+    other = world.settle(unit(8), house=world.add_house("Umbrella"))
+    tab.sign_in(base_url, world.house.finance)
+    files = {}
+    for path, link in (
+        ("/receipts", "usage as CSV"),
+        ("/receipts", "signed receipts"),
+        ("/invoices", "CSV"),
+    ):
+        tab.page.goto(f"{base_url}/dashboard{path}")
+        with tab.page.expect_download() as download:
+            tab.page.get_by_role("link", name=link, exact=True).first.click()
+        download.value.save_as(tmp_path / "file")
+        files[link] = (tmp_path / "file").read_text()
+        assert other not in files[link]
+    assert request_id in files["usage as CSV"]
+    assert request_id in files["signed receipts"]
+    assert ",eve," in files["CSV"]
 
 
 def test_finance_sees_the_money_and_not_what_was_said(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pytest
-from billing_cases import unit
+from billing_cases import energy, unit
 from browser_pages import World
 from litestar import Litestar
 from litestar.testing import TestClient
@@ -18,9 +20,11 @@ from api.roles import Role
 from billing import budgets, periods
 from billing.invoices import closing, parties
 from billing.ledger import grants, terms
+from billing.settlement import Settlement
 from metering import clock
 from metering import requests as usage_requests
 from metering.database import transaction
+from metering.energy import Grid
 from metering.requests import AdmittedRequest
 
 TENANT_PAGES = ("/overview", "/receipts", "/statement", "/invoices")
@@ -32,6 +36,7 @@ OPERATOR_PAGES = (
     "/reviews?state=claimed",
     "/reviews?state=resolved",
     "/reviews?state=lapsed",
+    "/reviewers",
     "/reconciliation",
     "/unrated",
 )
@@ -171,3 +176,29 @@ def test_a_tenant_sees_its_budgets_and_grants_where_it_has_any(
     shown = client.get("/dashboard/overview").text
     for text in ('id="budgets"', "Hard, per month", "welcome", "promotional", "Postpaid"):
         assert text in shown
+
+
+def test_a_receipt_says_how_joules_were_had_and_sees_them_as_carbon_where_a_grid_is_named(
+    world: World,
+) -> None:
+    world.grid = Grid(Decimal("360.5"))
+    measured = energy("measured", 12_345_678)
+    request_id = world.settle(
+        unit(8),
+        energy=msgspec.structs.replace(
+            measured, weights="default", devices=("GPU-a", "GPU-b"), update_period_us=99_700
+        ),
+    )
+    late = msgspec.structs.replace(measured, shown_uj=7_300_000)
+    with transaction(world.database) as connection:
+        Settlement(world.desk.signer).settle_late(connection, request_id, late)
+    with TestClient(world.app()) as client:
+        sign_in(client, world.house.owner)
+        page = client.get(f"/dashboard/receipts/{request_id}").text
+        overview = client.get("/dashboard/overview").text
+    for said in ("GPU-a, GPU-b", "every 100 ms", "affine-shapley/1", "weights: default"):
+        assert said in page
+    assert "0.001232 g CO₂e at 360.5 g/kWh: a view, not a measurement" in page
+    assert "late energy: 7.3 J" in page
+    assert "does not verify" not in page
+    assert "0.001232 g" in overview

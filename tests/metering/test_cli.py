@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
+from rich.text import Text
 
 from metering.cli import units
 
@@ -28,6 +30,29 @@ def test_units_are_written_as_json_lines() -> None:
     first, second = (json.loads(line) for line in shown.output.splitlines())
     assert (first["kind"], first["state"], first["text"]) == ("sentence", "complete", "One. ")
     assert (second["byte_start"], second["byte_end"], second["text"]) == (5, 7, "B\ufffd")
+
+
+def test_units_are_painted_over_the_text_in_colour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    path = tmp_path / "text.md"
+    path.write_text("One. Two.\n- a\x1b[31m\u202e\n")
+    shown = CliRunner().invoke(units, ["explain", str(path), "--text"], color=True)
+    text = Text.from_ansi(shown.output)
+    assert text.plain.startswith("One. Two.\n- a\\x1b[31m\\u202e\n")
+    grounds = [str(span.style) for span in text.spans]
+    assert len(set(grounds[:3])) == 3, "neighbours differ, and kinds do"
+    assert "sentence list_item" in text.plain
+
+
+def test_the_terminal_is_not_obeyed_by_the_list(tmp_path: Path) -> None:
+    path = tmp_path / "text.md"
+    path.write_bytes(b"a\x1b[2J\xc2\x9bb")
+    shown = CliRunner().invoke(units, ["explain", str(path)])
+    assert "\x1b" not in shown.output
+    assert "\x9b" not in shown.output
 
 
 def test_a_missing_file_is_a_usage_error() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from decimal import Decimal
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 
 import pytest
 
@@ -33,6 +33,16 @@ def test_probabilities_agree_with_the_mathematics() -> None:
         assert float(probability(Decimal(unats))) == pytest.approx(
             math.exp(unats / 1e6), abs=5.1e-5
         )
+
+
+def test_each_digit_is_the_correctly_rounded_one() -> None:
+    """Beside every half, where a float might fall on the wrong side of it, and elsewhere."""
+    context = Context(prec=20, rounding=ROUND_HALF_EVEN, Emin=-999_999, Emax=999_999)
+    halves = [(Decimal(place) + Decimal("0.5")) / 10_000 for place in range(1, 10_000, 7)]
+    beside = [context.ln(half) * 10**6 + nudge for half in halves for nudge in (0, Decimal("1e-8"))]
+    for unats in (*beside, *map(Decimal, range(-19_999_999, 0, 77_777))):
+        exact = context.exp(context.scaleb(unats, -6))
+        assert probability(unats) == str(context.quantize(exact, Decimal("0.0001")))
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,13 @@ import billing.credit_tables
 import billing.invoices.tables
 import billing.payments.tables
 import billing.retention_tables
+import billing.review_tables
 import billing.tables
+import metering.calibration_tables
 import metering.ingest_tables
 import metering.tables
 from api import migrate
-from billing import credit_triggers, triggers
+from billing import credit_triggers, review_triggers, triggers
 from billing.invoices import triggers as invoice_triggers
 from billing.payments import triggers as payment_triggers
 from metering.database import open_database, snapshot, transaction
@@ -111,8 +113,9 @@ def test_a_migrated_schema_equals_one_made_from_the_tables(blank_database_url: s
         triggers.install(connection)
         invoice_triggers.install(connection)
         payment_triggers.install(connection)
-        for statement in credit_triggers.create(connection.dialect.name):
-            connection.exec_driver_sql(statement)
+        for declared_triggers in (credit_triggers, review_triggers):
+            for statement in declared_triggers.create(connection.dialect.name):
+                connection.exec_driver_sql(statement)
         declared, refusals = schema_of(connection), triggers_of(connection)
         for table in reversed(declared_tables().sorted_tables):
             connection.execute(DropTable(table))
@@ -175,6 +178,8 @@ def test_what_was_logged_can_be_neither_changed_nor_removed(migrated: Engine) ->
         "usage_events",
         "invoice_payments",
         "credit_notes",
+        "review_payouts",
+        "calibrations",
     ],
 )
 def test_every_record_table_is_guarded(migrated: Engine, table: str) -> None:

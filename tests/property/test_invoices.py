@@ -15,10 +15,16 @@ from typing import Any
 
 import pytest
 from billing_world import add_tenant, books_balance, settlement
+from focus_cases import (
+    assert_billed_as_invoiced,
+    focus_rows,
+    is_unbilled,
+    keeps_the_rules,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from invoice_world import Month, at, per_service_period, priced
-from sqlalchemy import update
+from sqlalchemy import Engine, update
 
 from billing import periods
 from billing.invoices import closing, issuing
@@ -99,9 +105,19 @@ def run(url: str, folder: Path, chosen: list[dict[str, Any]], voids: bool) -> No
         assert per_service_period(month.standing()) == expected(chosen)
         for invoice in month.standing():
             adds_up(invoice)
+        exported(database)
         with snapshot(database) as connection:
             books_balance(connection)
     database.dispose()
+
+
+def exported(database: Engine) -> None:
+    """The FOCUS rows of every month add up to its invoices, and leave nothing unbilled."""
+    for label in LABELS:
+        found = focus_rows(database, "ten_1", label)
+        keeps_the_rules(found)
+        assert_billed_as_invoiced(database, "ten_1", label, found)
+        assert not [row for row in found if is_unbilled(row)]
 
 
 def catch_up(month: Month) -> None:

@@ -15,11 +15,19 @@ PIECES = st.sampled_from([
     "{", "}", "[", "]", '"a": ', '"x"', "1", ",", ": ", "true", "-1.5e3", "\\", "\\u00e9",
     "def f(x):\n", "    return x\n", "@dec\n", "'''", '"', "(", ")", "# c\n", "if x: y; z",
     "else:\n", "case x:\n", "- item", "* ", "1. ", "| a |", "|---|\n", "---\n", "> ", "## T\n",
+    "```js\n", "```tsx\n", "```sql\n", "```bash\n", "function f() {\n", "foo(() => {\n", "});\n",
+    "}\n", "if (a)", " else ", "const x = ", "`${", "/", "//", "/*", "*/", "<b>", "</b>", ";", ";;",
+    "class A {", "switch (a) {\n", "case 1:", "return ", ".then(x)\n", "=> ", "@a()\n", " = ",
+    "SELECT a\n", "--", "$$", "CREATE TRIGGER x ", "BEGIN ", "END;", "DELIMITER //\n",
+    "if a; then\n", "fi\n", "for x in y; do ", "done", "case $x in\n", "a) ", "esac\n", "$(", "${",
+    "<<EOF\n", "EOF\n", "&&", "|", "f() {\n", "{ ", "\\\n", "「", "」", "と", "No. 5",
     "好。", "！", "é", "🎉", "e.g. ", "Mr. ", "...", "3.14", "?", "\0", "\t", "\r\n", "\ufeff",
 ])
 # fmt: on
-SHAPED = st.lists(PIECES, max_size=40).map(lambda pieces: "".join(pieces).encode())
-TEXTS = st.one_of(SHAPED, st.binary(max_size=80), st.text(max_size=60).map(str.encode))
+FENCES = st.sampled_from(["", "```py\n", "```js\n", "```tsx\n", "```sql\n", "```sh\n", "```json\n"])
+SHAPED = st.lists(PIECES, max_size=40).map("".join).map(str.encode)
+CODE = st.builds(lambda fence, body: fence.encode() + body, FENCES, SHAPED)
+TEXTS = st.one_of(SHAPED, CODE, st.binary(max_size=80), st.text(max_size=60).map(str.encode))
 
 
 def cut_up(data: bytes, places: list[int]) -> list[bytes]:

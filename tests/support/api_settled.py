@@ -53,9 +53,13 @@ class Desk:
         request_id: str,
         *units: Any,
         output: str = OUTPUT,
+        carries: dict[str, Any] | None = None,
         **fields: Any,
     ) -> None:
-        """Admit, run and settle one request whose summary has these units and fields."""
+        """Admit, run and settle one request whose summary has these units and fields.
+
+        `carries` is what the request itself brought: end user, tags, project.
+        """
         now = clock.now_us()
         with transaction(self.database) as connection:
             tariff = catalogue.tariff_in_force(connection, tenant_id, now)
@@ -80,10 +84,9 @@ class Desk:
                 input_tokens=summary.input_tokens,
                 max_tokens=max(1, summary.output_tokens),
                 max_cost_nano=None,
-                end_user=None,
-                tags=None,
                 test_mode=False,
                 started_at_us=now,
+                **({"end_user": None, "tags": None} | (carries or {})),
             )
             usage_requests.admit(connection, admitted)
             HoldGate().admit(connection, admitted, expires_at_us=now + 60_000_000)

@@ -59,7 +59,9 @@ def add_request(
     connection: Connection, request_id: str = "req_1", tenant_id: str = "ten_1", **fields: Any
 ) -> AdmittedRequest:
     """A request's row, as admission writes it, without a hold."""
-    pinned = catalogue.tariff_in_force(connection, tenant_id, STARTED_US)
+    pinned = catalogue.tariff_in_force(
+        connection, tenant_id, fields.get("started_at_us", STARTED_US)
+    )
     values: dict[str, Any] = {
         "id": request_id,
         "tenant_id": tenant_id,

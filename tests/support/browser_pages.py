@@ -23,6 +23,7 @@ from dashboards.pages import dashboard_router
 from engine.records import DraftCounters, EngineInfo, EngineStats
 from metering import clock
 from metering.database import transaction
+from metering.energy import Grid
 from metering.events import ConfidenceSummary, ConfidenceTier, EnergyClass, EnergySummary
 from metering.tables import meter_windows
 
@@ -58,6 +59,7 @@ class World:
         self.desk = Desk.open(database, folder)
         self.house = self.add_house("Acme Analytics")
         self._number = 0
+        self.grid: Grid | None = None
 
     def add_house(self, name: str) -> House:
         """Another tenant on the composite tariff, with credit."""
@@ -118,6 +120,7 @@ class World:
         return Litestar(
             route_handlers=[
                 dashboard_router(
+                    project_names=lambda _connection, _tenant_id: {},
                     database=self.database,
                     authenticate=keys.authenticate,
                     recall=keys.principal_of,
@@ -126,6 +129,7 @@ class World:
                     engine_stats=lambda: self.stats,
                     engine_info=lambda: self.info,
                     session_secret=SECRET,
+                    grid=self.grid,
                 )
             ],
             logging_config=None,

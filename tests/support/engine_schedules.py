@@ -78,6 +78,9 @@ class FixedCost(StepCost):
     def observe(self, rows: int, time_ms: float) -> None:
         """Keep the prior."""
 
+    def observe_asking(self, draws: int, plain_ms: float, spent_ms: float) -> None:
+        """Go on asking."""
+
 
 class NoCost(FixedCost):
     """Thinks every row worth its while, so that unlikely nodes are tried too."""

@@ -62,9 +62,10 @@ class Month:
         ended_us: int,
         tokens: int = 1000,
         input_tokens: int = 20,
+        carries: dict[str, Any] | None = None,
         **more: Any,
     ) -> int:
-        """Settle a request that ended then; what it was charged."""
+        """Settle a request that ended then and `carries` fields; what it was charged."""
         with transaction(self.database) as connection:
             admitted = add_request(
                 connection,
@@ -73,6 +74,7 @@ class Month:
                 max_tokens=tokens,
                 input_tokens=input_tokens,
                 started_at_us=ended_us,
+                **(carries or {}),
             )
             HoldGate().admit(connection, admitted, expires_at_us=FAR_US)
             fields = {"started_at_us": ended_us, "ended_at_us": ended_us, **more}

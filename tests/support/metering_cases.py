@@ -21,12 +21,13 @@ from engine.records import (
 from metering import clock
 from metering import requests as request_rows
 from metering.database import transaction
-from metering.energy import EnergyMeter
+from metering.energy import EnergyMeter, Policy
+from metering.energy.attribution import DEFAULT_POLICY
 from metering.energy.protocols import Reading
 from metering.energy.provenance import Provenance
 from metering.energy.sources import Unmetered
 from metering.errors import SourceUnavailable
-from metering.events import EnergyClass, RequestSummary
+from metering.events import EnergyClass, EnergySummary, RequestSummary
 from metering.protocols import CommittedBlock, Cover
 from metering.recorder import Recorder
 from metering.requests import AdmittedRequest
@@ -161,6 +162,7 @@ class Settlements:
 
     summaries: list[RequestSummary] = field(default_factory=list)
     failures: dict[str, int] = field(default_factory=dict)
+    late: dict[str, EnergySummary] = field(default_factory=dict)
 
     def settle(self, connection: Connection, summary: RequestSummary) -> None:
         left = self.failures.get(summary.request_id, 0)
@@ -168,6 +170,9 @@ class Settlements:
             self.failures[summary.request_id] = left - 1
             raise RuntimeError("no settlement today")
         self.summaries.append(summary)
+
+    def settle_late(self, connection: Connection, request_id: str, energy: EnergySummary) -> None:
+        self.late[request_id] = energy
 
 
 @dataclass
@@ -227,15 +232,22 @@ class ScriptedSource:
     """A counter that a test moves by hand. Without a reading it is lost."""
 
     def __init__(
-        self, *, at_will: bool = True, energy_class: EnergyClass = EnergyClass.ESTIMATED
+        self,
+        *,
+        at_will: bool = True,
+        energy_class: EnergyClass = EnergyClass.ESTIMATED,
+        device: str = "pid:1",
+        power_max_w: float | None = None,
     ) -> None:
         self.at_will = at_will
+        self.is_counter = not at_will
+        self.power_max_w = power_max_w
         self.reading: Reading | None = Reading(0, 0, 0)
         self.provenance = Provenance(
             energy_class=energy_class,
             source="cpu_time",
             scope="process",
-            device="pid:1",
+            devices=(device,),
             uncertainty_pct=40,
         )
         self.closed = False
@@ -257,9 +269,9 @@ class WattSource(ScriptedSource):
         return Reading(now_ns, now_ns // 1000, 0)
 
 
-def scripted_meter(source: ScriptedSource) -> EnergyMeter:
+def scripted_meter(*sources: ScriptedSource, policy: Policy = DEFAULT_POLICY) -> EnergyMeter:
     """A meter that samples only when it is told to."""
-    return EnergyMeter(source, period_ms=10_000)
+    return EnergyMeter(*sources, period_ms=10_000, policy=policy)
 
 
 def no_meter() -> EnergyMeter:

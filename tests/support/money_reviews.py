@@ -66,6 +66,7 @@ class Reviews(World):
                     reviewer,
                     token + wrong,
                     verdict=verdict,
+                    reasons=[] if verdict == "approve" else ["incorrect"],
                     signer=self.signer,
                     edited_output="better" if verdict == "edit" else None,
                 )

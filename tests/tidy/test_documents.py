@@ -22,6 +22,7 @@ INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # A path has a known root, or an extension and a slash; a route of the API starts with a slash.
 PATH = re.compile(r"[\w.-]+(/[\w.-]+)+/?|[\w-]+\.(py|md|toml|yaml)|[\w-]+/")
+METHOD = re.compile(r"[\w-]+/\d+")  # a name and its version, as of a way to attribute energy
 MADE_AT_RUN_TIME = ("var/", "models/", "keys/")  # under the home
 
 
@@ -53,7 +54,8 @@ def every(finder: Callable[[Path], Iterable[str]]) -> list[ParameterSet]:
 
 
 def paths(document: Path) -> list[str]:
-    return [code for code in inline(document) if PATH.fullmatch(code)]
+    found = [code for code in inline(document) if PATH.fullmatch(code)]
+    return [code for code in found if not METHOD.fullmatch(code)]
 
 
 def links(document: Path) -> list[str]:

@@ -36,7 +36,10 @@ DISTRIBUTIONS_BY_IMPORT = {
     "pynvml": "nvidia-ml-py",
     "triton": "torch",  # whose CUDA build brings it
     "tree_sitter": "tree-sitter",
-    "tree_sitter_python": "tree-sitter-python",
+    **{
+        f"tree_sitter_{name}": f"tree-sitter-{name}"
+        for name in ("bash", "javascript", "python", "sql", "typescript")
+    },
     "uuid_utils": "uuid-utils",
     "yaml": "pyyaml",
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,11 +22,23 @@ from engine.draft.head.network import HeadNetwork
 from engine.draft.head.shape import BEAM, HeadShape
 from engine.draft.proposals import Foreseen
 
-# Prepares one group's weight, [out, in] float32 or blocks [out, in / 32, B]: rows to rows.
-Prepare = Callable[[NDArray[np.generic]], Callable[[Tensor], Tensor]]
 
-_WIDTH = 3  # successors proposed of one token
-_FLOOR = 0.04  # joint probability below which nothing is looked at
+class Projection(Protocol):
+    """One group's prepared weight."""
+
+    def project(self, rows: Tensor) -> Tensor:
+        """Multiply rows [m, inputs]: [m, outputs]."""
+
+
+# From [out, in] float32 or blocks [out, in / 32, B].
+Prepare = Callable[[NDArray[np.generic]], Projection]
+
+WIDTH = 3  # successors proposed of one token
+FLOOR = 0.04  # joint probability below which nothing is looked at
+
+
+# Drafts behind roots from taps [n, T * D] of the tokens before, where there are any, so deep.
+Native = Callable[[Sequence[int], Tensor, NDArray[np.bool_], int], Sequence[Sequence[Foreseen]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,40 +52,55 @@ class ModelSide:
 
 
 class BlockHead:
-    """Features of the slots, and the network. Not thread-safe."""
+    """What is kept of the slots, and the network. Not thread-safe.
+
+    Where the layers attend, fused features and the keys and values made of them are kept of every
+    slot; where they do not, only the taps, of which few are ever looked at.
+    """
 
     def __init__(
-        self, shape: HeadShape, weights: BlockHeadWeights, model: ModelSide, slots: int
+        self,
+        shape: HeadShape,
+        weights: BlockHeadWeights,
+        model: ModelSide,
+        slots: int,
     ) -> None:
         self.shape = shape
         self.tap_layers = shape.tap_layers
+        self.native: Native | None = None  # computes drafts instead of the network, when set
         self._embed = model.embed
         self._token_ids = weights.token_ids.tolist()
         self._place_of = {token: place for place, token in enumerate(self._token_ids)}
-        self._fused = _empty(slots, shape.hidden)
-        self._injected = _empty(slots, shape.layers * shape.key_values)
+        widths = [shape.hidden, shape.layers * shape.key_values]
+        if not shape.attends:
+            widths = [len(shape.tap_layers) * shape.hidden]
+        self._kept = [_empty(slots, width) for width in widths]
         vectors = {name: torch.from_numpy(value) for name, value in weights.vectors.items()}
-        self._linears = _prepared(shape, weights, model)
+        self.linears = _prepared(shape, weights, model)  # of each group
         self._network = HeadNetwork(shape, vectors, self._project)
 
     @torch.inference_mode()
     def store(self, slots: Tensor, taps: Tensor) -> None:
-        """Keep the features of rows [R] whose taps are [T, R, D], at `slots` [R]."""
-        fused, injected = self._network.features(taps)
-        self._fused[slots], self._injected[slots] = fused.half(), injected.half()
+        """Keep what rows [R] with taps [T, R, D] are worth later, at `slots` [R]."""
+        if self.shape.attends:
+            values: tuple[Tensor, ...] = self._network.features(taps)
+        else:
+            values = (taps.transpose(0, 1).flatten(1),)
+        for kept, value in zip(self._kept, values, strict=True):
+            kept[slots] = value.bfloat16()
 
     def move(self, src_slots: Tensor, dst_slots: Tensor) -> None:
         """Copy slots; everything is read before anything is written."""
-        for kept in (self._fused, self._injected):
+        for kept in self._kept:
             kept[dst_slots] = kept[src_slots]
 
     @torch.inference_mode()
     def foresee(
         self, roots: Sequence[int], windows: Sequence[NDArray[np.int64]], depth_limit: int
-    ) -> list[list[Foreseen]]:
+    ) -> Sequence[Sequence[Foreseen]]:
         """Draft behind each root token; `windows` are the slots of what was committed before it."""
         shape = self.shape
-        count, width = len(roots), shape.window if shape.layers else 1
+        count, width = len(roots), shape.window if shape.attends else 1
         slots = np.zeros((count, width), np.int64)
         visible = np.zeros((count, width), np.bool_)
         for at, committed in enumerate(windows):
@@ -80,15 +108,22 @@ class BlockHead:
             if len(own):
                 slots[at, -len(own) :] = own
                 visible[at, -len(own) :] = True
-        at_slots, shown = torch.from_numpy(slots), torch.from_numpy(visible)
-        last = self._fused[at_slots[:, -1]].float() * shown[:, -1:]
-        window = self._injected[at_slots].float()
-        hidden = self._network.slots(self._embed(roots), last, window, shown)
         depths = min(depth_limit, shape.slots)
-        logits = self._network.logits(hidden[:, :depths].flatten(0, 1)).view(count, depths, -1)
-        return self._unfold(roots, logits)
+        kept = [values[torch.from_numpy(slots)].float() for values in self._kept]
+        if self.native is not None:
+            return self.native(roots, kept[0][:, 0], visible[:, 0], depths)
+        shown = torch.from_numpy(visible)
+        if shape.attends:
+            fused, window = kept
+        else:
+            taps = kept[0].view(count, -1, shape.hidden).transpose(0, 1)
+            fused, window = (part[:, None] for part in self._network.features(taps))
+        last = fused[:, -1] * shown[:, -1:]
+        hidden = self._network.slots(self._embed(roots), last, window, shown)[:, :depths]
+        logits = self._network.logits(hidden.flatten(0, 1)).view(count, depths, -1)
+        return self._unfold(roots, hidden, logits)
 
-    def _unfold(self, roots: Sequence[int], logits: Tensor) -> list[list[Foreseen]]:
+    def _unfold(self, roots: Sequence[int], hidden: Tensor, logits: Tensor) -> list[list[Foreseen]]:
         """Score successors depth by depth, of the likeliest tokens only."""
         found: list[list[Foreseen]] = [[] for _ in roots]
         unknown = len(self._token_ids)
@@ -97,15 +132,16 @@ class BlockHead:
         for depth in range(1, logits.shape[1] + 1):
             places = torch.tensor([place for _, _, place, _ in beam])
             drafts = torch.tensor([at for at, _, _, _ in beam])
-            scores = logits[drafts, depth - 1] + self._network.succession(places)
-            top, chosen = scores.topk(_WIDTH, dim=1)
+            own = hidden[drafts, depth - 1]
+            scores = logits[drafts, depth - 1] + self._network.succession(own, places)
+            top, chosen = scores.topk(WIDTH, dim=1)
             probabilities = (top - scores.logsumexp(1, keepdim=True)).exp().tolist()
             grown: list[list[tuple[int, int, int, float]]] = [[] for _ in roots]
-            for (at, token, _, joint), own, likely in zip(
+            for (at, token, _, joint), found_places, likely in zip(
                 beam, chosen.tolist(), probabilities, strict=True
             ):
-                for place, probability in zip(own, likely, strict=True):
-                    if joint * probability >= _FLOOR:
+                for place, probability in zip(found_places, likely, strict=True):
+                    if joint * probability >= FLOOR:
                         successor = self._token_ids[place]
                         found[at].append(Foreseen(depth, token, successor, probability))
                         grown[at].append((at, successor, place, joint * probability))
@@ -119,15 +155,15 @@ class BlockHead:
         return found
 
     def _project(self, name: str, rows: Tensor) -> Tensor:
-        computes = self._linears[name]
-        if len(computes) == 1:
-            return computes[0](rows[:, 0])[:, None]
-        return torch.stack([compute(rows[:, g]) for g, compute in enumerate(computes)], dim=1)
+        parts = self.linears[name]
+        if len(parts) == 1:
+            return parts[0].project(rows[:, 0])[:, None]
+        return torch.stack([part.project(rows[:, g]) for g, part in enumerate(parts)], dim=1)
 
 
 def _empty(slots: int, width: int) -> Tensor:
     # calloc: memory is taken only once it is written, unlike with torch.zeros
-    return torch.from_numpy(np.zeros((slots, width), np.float16))
+    return torch.from_numpy(np.zeros((slots, width), np.int16)).view(torch.bfloat16)
 
 
 def _distinct(nodes: list[tuple[int, int, int, float]]) -> list[tuple[int, int, int, float]]:
@@ -140,7 +176,7 @@ def _distinct(nodes: list[tuple[int, int, int, float]]) -> list[tuple[int, int, 
 
 def _prepared(
     shape: HeadShape, weights: BlockHeadWeights, model: ModelSide
-) -> dict[str, list[Callable[[Tensor], Tensor]]]:
+) -> dict[str, list[Projection]]:
     groups = shape.groups
     linears = {
         name: [model.prepare(part) for part in np.split(weight, groups)]

@@ -28,6 +28,8 @@ from engine.draft.phrases import ORDERS, WIDTH, Phrases, Table
 from engine.errors import InvalidModelFile
 
 FORMAT = "dfh/1"
+_HALF = "predecessors"  # the one vector large enough to be kept in half precision
+_NONE = 2**16 - 1  # no token, where tokens are kept in 16 bits
 
 Array = NDArray[Any]
 _Kinds = set[tuple[np.dtype[Any], tuple[int, ...]]]
@@ -88,15 +90,15 @@ def write_head(path: Path, head: HeadFile) -> None:
     tensors: dict[str, Array] = {}
     if head.block is not None:
         tensors |= {f"vector.{name}": value for name, value in head.block.vectors.items()}
+        tensors[f"vector.{_HALF}"] = tensors[f"vector.{_HALF}"].astype(np.float16)
         tensors |= {f"linear.{name}": value for name, value in head.block.linears.items()}
         tensors["token_ids"] = head.block.token_ids
     if head.phrases is not None:
         for order, table in head.phrases.tables.items():
-            narrow = not len(table.tokens) or table.tokens.max() < 2**15
+            narrow = not len(table.tokens) or table.tokens.max() < _NONE
+            kept = np.where(table.tokens < 0, _NONE, table.tokens).astype(np.uint16)
             tensors[f"phrases.{order}.keys"] = table.keys
-            tensors[f"phrases.{order}.tokens"] = table.tokens.astype(
-                np.int16 if narrow else np.int32
-            )
+            tensors[f"phrases.{order}.tokens"] = kept if narrow else table.tokens
             tensors[f"phrases.{order}.probabilities"] = table.probabilities
     partial = path.with_suffix(".partial")
     whole = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
@@ -135,7 +137,9 @@ def read_head(path: Path) -> HeadFile:
 def _block(path: Path, shape: HeadShape, tensors: dict[str, Array]) -> BlockHeadWeights:
     vectors, linears = {}, {}
     for name, extents in shape.vectors.items():
-        vectors[name] = _checked(path, tensors, f"vector.{name}", {(np.dtype("f4"), extents)})
+        kind = np.dtype("f2" if name == _HALF else "f4")
+        vector = _checked(path, tensors, f"vector.{name}", {(kind, extents)})
+        vectors[name] = vector.astype(np.float32)
     for name, (outputs, inputs) in shape.linears.items():
         own = inputs // shape.groups
         accepted: _Kinds = {(np.dtype("f4"), (outputs, own))}
@@ -156,11 +160,14 @@ def _phrases(path: Path, tensors: dict[str, Array]) -> Phrases | None:
             continue
         keys = tensors[f"{name}.keys"]
         wide = (len(keys), WIDTH)
+        tokens = _checked(
+            path, tensors, f"{name}.tokens", {(np.dtype("u2"), wide), (np.dtype("i4"), wide)}
+        )
+        if tokens.dtype == np.uint16:
+            tokens = np.where(tokens == _NONE, -1, tokens.astype(np.int32))
         tables[order] = Table(
             _checked(path, tensors, f"{name}.keys", {(np.dtype("u4"), (len(keys),))}),
-            _checked(
-                path, tensors, f"{name}.tokens", {(np.dtype("i2"), wide), (np.dtype("i4"), wide)}
-            ).astype(np.int32),
+            tokens.astype(np.int32),
             _checked(path, tensors, f"{name}.probabilities", {(np.dtype("u1"), wide)}),
         )
     return Phrases(tables) if tables else None

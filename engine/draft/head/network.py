@@ -3,9 +3,10 @@
 What differs between the two is how a projection is computed, so projections are passed in:
 `project(name, rows)`, rows by groups. Plain attention, in torch.
 
-    window        W features of committed tokens: keys and values, made when they were verified
-    slots         root | mask 1 .. mask S: see the window and each other, all at once
     slot's input  its own vector + the root's embedding + the last committed token's features
+    slots         mask 1 .. mask S, all at once; where the layers attend, they see each other,
+                  the root, which has a slot of its own then, and the window
+    window        W features of committed tokens: keys and values, made when they were verified
 
 Dims: n drafts, R rows, T taps, D hidden, G groups, H heads, K kv heads, d head dim, W window,
 S slots, L layers, V vocabulary of the head, r rank.
@@ -46,10 +47,12 @@ class HeadNetwork:
         grouped = (normed * scale).view(len(taps), -1, shape.groups, shape.hidden // shape.groups)
         rows = grouped.permute(1, 2, 0, 3).flatten(2)
         fused = self._norm(self._linear("features", rows), "fused_norm")
+        if not shape.attends:
+            return fused, fused[:, :0]
         injected = [
             self._linear(f"{layer}.injected", self._grouped(fused)) for layer in range(shape.layers)
         ]
-        return fused, torch.cat(injected, dim=1) if injected else fused[:, :0]
+        return fused, torch.cat(injected, dim=1)
 
     def slots(self, roots: Tensor, last: Tensor, window: Tensor, visible: Tensor) -> Tensor:
         """Denoise the slots behind each root: [n, S, D], ready for the vocabulary.
@@ -63,17 +66,12 @@ class HeadNetwork:
         known = self._linear("root", self._grouped(roots))
         known = known + self._linear("last", self._grouped(last))
         hidden = known[:, None] + self._vectors["slots"]
-        if shape.layers == 0:  # nothing to attend with: each slot is on its own
-            return self._norm(hidden[:, 1:], "final_norm")
         for layer in range(shape.layers):
-            first = 1 if layer == shape.layers - 1 else 0  # the root's own slot proposes nothing
-            normed = self._norm(hidden, f"{layer}.norm").flatten(0, 1)
-            qkv = self._linear(f"{layer}.qkv", self._grouped(normed))
-            start = layer * shape.key_values
-            injected = window[..., start : start + shape.key_values]
-            mixed = self._attend(layer, qkv.view(count, -1, qkv.shape[1]), injected, visible, first)
-            hidden = hidden[:, first:]
-            rows = hidden.flatten(0, 1) + self._linear(f"{layer}.output", self._grouped(mixed))
+            if shape.attends:
+                start = layer * shape.key_values
+                injected = window[..., start : start + shape.key_values]
+                hidden = self._attended(layer, hidden, injected, visible)
+            rows = hidden.flatten(0, 1)
             normed = self._norm(rows, f"{layer}.mlp_norm")
             gate_up = self._project(f"{layer}.gate_up", self._grouped(normed))
             gate, up = gate_up.chunk(2, dim=2)
@@ -85,15 +83,29 @@ class HeadNetwork:
         """Return [R, V] of rows [R, D], the groups' vocabularies one after the other."""
         return self._linear("vocabulary", self._grouped(slots))
 
-    def succession(self, predecessors: Tensor) -> Tensor:
-        """Return what tokens before, places in the vocabulary [R], add to the logits: [R, V]."""
-        rows = self._vectors["predecessors"][predecessors]
-        return self._linear("successors", self._grouped(rows))
+    def succession(self, slots: Tensor, predecessors: Tensor) -> Tensor:
+        """Return what the tokens before, places in the vocabulary [R], add to logits [R, V]."""
+        return self._linear("successors", self._grouped(self.preceding(slots, predecessors)))
 
-    def _attend(
+    def preceding(self, slots: Tensor, predecessors: Tensor) -> Tensor:
+        """Return features [R, r] of tokens before; how much each counts is up to slots [R, D]."""
+        opened = 1.0 + self._linear("gate", self._grouped(slots))
+        return self._vectors["predecessors"][predecessors] * opened
+
+    def _attended(self, layer: int, hidden: Tensor, injected: Tensor, visible: Tensor) -> Tensor:
+        """Add to slots [n, P, D] what they attend to; after the last layer without the root's."""
+        count = len(hidden)
+        first = 1 if layer == self.shape.layers - 1 else 0  # it proposes nothing
+        normed = self._norm(hidden, f"{layer}.norm").flatten(0, 1)
+        qkv = self._linear(f"{layer}.qkv", self._grouped(normed)).view(count, hidden.shape[1], -1)
+        mixed = self._mixed(layer, qkv, injected, visible, first)
+        added = self._linear(f"{layer}.output", self._grouped(mixed))
+        return hidden[:, first:] + added.view(count, -1, self.shape.hidden)
+
+    def _mixed(
         self, layer: int, qkv: Tensor, injected: Tensor, visible: Tensor, first: int
     ) -> Tensor:
-        """Return the slots' mixed values [n * (S + 1 - first), Hd], heads by groups."""
+        """Return the slots' mixed values [n * (P - first), Hd], heads by groups."""
         shape = self.shape
         count, slots, _ = qkv.shape
         per_group = (shape.heads + 2 * shape.kv_heads) // shape.groups

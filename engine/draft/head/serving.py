@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,14 +14,15 @@ from torch.nn import functional
 
 from engine.dfm.blocks import GROUP, dequantise
 from engine.dfm.container import ModelFile
-from engine.draft.head.block_head import BlockHead, ModelSide
+from engine.draft.head.block_head import FLOOR, WIDTH, BlockHead, ModelSide, Native, Projection
 from engine.draft.head.file import BlockHeadWeights
-from engine.draft.head.shape import HeadShape
+from engine.draft.head.shape import BEAM, HeadShape
+from engine.draft.proposals import Foreseen
+from engine.kernels.cpu.draft_head import NativeDraftHead
+from engine.kernels.cpu.runtime import NativeMatrix, NativeModel
 from engine.kernels.cpu.weights import BlockMatrix, Runtime
 from engine.model.rows import StepRows
 from engine.model.statistics import RawStatistics
-
-_Rows = Callable[[Tensor], Tensor]
 
 
 class Storage(Protocol):
@@ -84,9 +86,14 @@ def open_block_head(
     weights: BlockHeadWeights,
     model: ModelFile,
     slots: int,
+    *,
     runtime: Runtime | None = None,
+    beside: object = None,
 ) -> BlockHead:
-    """Prepare a head for a model, natively where a runtime is given, in fp32 otherwise."""
+    """Prepare a head for a model, natively where a runtime is given, in fp32 otherwise.
+
+    A head whose layers do not attend drafts in one call when the model `beside` it is native, too.
+    """
     tied = model.header.model.architecture.tied_embeddings
     name = "embedding.weight" if tied else "head.weight"
 
@@ -98,21 +105,59 @@ def open_block_head(
             return np.ascontiguousarray(model.blocks(name)[ids, first // GROUP : end // GROUP])
         return np.ascontiguousarray(_rows_of(model, name, ids)[:, first:end])
 
-    def prepare(weight: NDArray[Any]) -> _Rows:
+    def prepare(weight: NDArray[Any]) -> Projection:
         if weight.dtype != np.uint8:
-            return _dense(torch.from_numpy(weight))
+            return DenseMatrix(torch.from_numpy(weight))
         if runtime is None:
-            return _dense(torch.from_numpy(dequantise(weight)))
-        return runtime.matrix(BlockMatrix(weight)).project
+            return DenseMatrix(torch.from_numpy(dequantise(weight)))
+        return runtime.matrix(BlockMatrix(weight))
 
-    return BlockHead(shape, weights, ModelSide(embed, vocabulary, prepare), slots)
+    head = BlockHead(shape, weights, ModelSide(embed, vocabulary, prepare), slots)
+    if isinstance(beside, NativeModel):
+        head.native = _native(head, weights, beside)
+    return head
+
+
+@dataclass(frozen=True, slots=True)
+class DenseMatrix:
+    """Weights [out, in] in single precision."""
+
+    weight: Tensor
+
+    def project(self, rows: Tensor) -> Tensor:
+        """Multiply rows [m, in]: [m, out]."""
+        return functional.linear(rows, self.weight)
+
+
+def _native(head: BlockHead, weights: BlockHeadWeights, model: NativeModel) -> Native | None:
+    """Return the head as one native call; null where it has another form than is compiled."""
+    shape = head.shape
+    matrices: dict[str, NativeMatrix] = {}
+    for name, (matrix, *others) in head.linears.items():
+        if others or not isinstance(matrix, NativeMatrix):
+            return None
+        matrices[name] = matrix
+    if shape.attends or shape.intermediate % GROUP:
+        return None
+    vectors = {name: torch.from_numpy(value) for name, value in weights.vectors.items()}
+    native = NativeDraftHead(
+        *(model, vectors, matrices, weights.token_ids),
+        layers=shape.layers,
+        width=WIDTH,
+        beam=BEAM,
+        floor=FLOOR,
+    )
+
+    def foresee(
+        roots: Sequence[int], taps: Tensor, known: NDArray[np.bool_], depths: int
+    ) -> list[list[Foreseen]]:
+        drafts = native.foresee(roots, taps, known, depths)
+        return [[Foreseen(*edge) for edge in edges] for edges in drafts]
+
+    return foresee
 
 
 def _rows_of(model: ModelFile, name: str, ids: NDArray[np.int64]) -> NDArray[np.float32]:
     if model.in_blocks:
         return dequantise(model.blocks(name)[ids])
     return model.tensor(name)[ids]
-
-
-def _dense(weight: Tensor) -> _Rows:
-    return lambda rows: functional.linear(rows, weight)

@@ -23,17 +23,27 @@ class HeadShape(msgspec.Struct, frozen=True):
     head_dim: int
     tap_layers: tuple[int, ...]  # behind which the residual stream is read, ascending
     slots: int = 3  # tokens ahead
-    window: int = 64  # committed tokens whose features are attended to
+    window: int = 64  # committed tokens whose features are attended to; 0: layers do not attend
     vocabulary: int = 8192  # tokens that can be proposed; a multiple of the groups
     layers: int = 1  # 0: the slots see the last committed token and the root, and nothing else
     intermediate: int = 1536
-    rank: int = 64  # of the term that says what follows what
+    rank: int = 128  # of the term that says what follows what
     groups: int = 1
 
     @property
+    def attends(self) -> bool:
+        """Whether the layers look at more than the last two tokens, and the slots at each other."""
+        return self.layers > 0 and self.window > 0
+
+    @property
+    def places(self) -> int:
+        """Slots that are computed on: where they attend, the root has one of its own."""
+        return self.slots + self.attends
+
+    @property
     def key_values(self) -> int:
-        """Width of one token's keys and values in one layer."""
-        return 2 * self.kv_heads * self.head_dim
+        """Width of one token's keys and values in one layer; 0 where none are needed."""
+        return 2 * self.kv_heads * self.head_dim * self.attends
 
     @property
     def linears(self) -> dict[str, tuple[int, int]]:
@@ -43,13 +53,17 @@ class HeadShape(msgspec.Struct, frozen=True):
             "features": (self.hidden, features),
             "root": (self.hidden, self.hidden),
             "last": (self.hidden, self.hidden),
+            "gate": (self.rank, self.hidden),
             "successors": (self.vocabulary, self.rank),
         }
         for layer in range(self.layers):
+            if self.attends:
+                sizes |= {
+                    f"{layer}.injected": (self.key_values, self.hidden),
+                    f"{layer}.qkv": (inner + self.key_values, self.hidden),
+                    f"{layer}.output": (self.hidden, inner),
+                }
             sizes |= {
-                f"{layer}.injected": (self.key_values, self.hidden),
-                f"{layer}.qkv": (inner + self.key_values, self.hidden),
-                f"{layer}.output": (self.hidden, inner),
                 f"{layer}.gate_up": (2 * self.intermediate, self.hidden),
                 f"{layer}.down": (self.hidden, self.intermediate),
             }
@@ -61,16 +75,16 @@ class HeadShape(msgspec.Struct, frozen=True):
         shapes: dict[str, tuple[int, ...]] = {
             "feature_scale": (len(self.tap_layers) * self.hidden,),
             "fused_norm": (self.hidden,),
-            "slots": (self.slots + 1, self.hidden),
+            "slots": (self.places, self.hidden),
             "final_norm": (self.hidden,),
             "predecessors": (self.vocabulary + 1, self.rank),  # the last for all other tokens
         }
         for layer in range(self.layers):
-            shapes |= {
-                f"{layer}.norm": (self.hidden,),
-                f"{layer}.mlp_norm": (self.hidden,),
-                f"{layer}.distance": (self.heads, self.slots + 1, self.window + self.slots + 1),
-            }
+            shapes[f"{layer}.mlp_norm"] = (self.hidden,)
+            if self.attends:
+                keys = self.window + self.places
+                shapes[f"{layer}.norm"] = (self.hidden,)
+                shapes[f"{layer}.distance"] = (self.heads, self.places, keys)
         return shapes
 
     @property
@@ -81,25 +95,32 @@ class HeadShape(msgspec.Struct, frozen=True):
     @property
     def products(self) -> int:
         """Multiply-adds of one draft at most, fusing the features of one token included."""
-        keys = self.window + self.slots + 1
         total = 0
         for name, (outputs, inputs) in self.linears.items():
             place, _, kind = name.rpartition(".")
             if not place:
-                rows = self.expansions if kind == "successors" else 1
+                rows = self.expansions if kind in {"gate", "successors"} else 1
             elif kind == "injected":
                 rows = 1
             else:  # in the last layer only the slots are computed on, once the root has its keys
-                rows = self.slots + (kind == "qkv" or int(place) < self.layers - 1)
+                rows = self.places if kind == "qkv" else self._queries(int(place))
             total += rows * outputs * inputs // self.groups
-        for layer in range(self.layers):
-            queries = self.slots + (layer < self.layers - 1)
-            total += 2 * queries * keys * self.heads * self.head_dim
+        for layer in range(self.layers * self.attends):
+            keys = self.window + self.places
+            total += 2 * self._queries(layer) * keys * self.heads * self.head_dim
         return total + self.slots * self.vocabulary * self.hidden // self.groups
+
+    def _queries(self, layer: int) -> int:
+        return self.slots if layer == self.layers - 1 else self.places
 
 
 def default_shape(
-    architecture: Architecture, *, groups: int = 1, layers: int = 1, slots: int = 3
+    architecture: Architecture,
+    *,
+    groups: int = 1,
+    layers: int = 1,
+    slots: int = 3,
+    window: int = 0,
 ) -> HeadShape:
     """Return the shape that a head for a model gets unless more is asked for."""
     depth = architecture.layers
@@ -112,9 +133,10 @@ def default_shape(
         head_dim=architecture.head_dim,
         tap_layers=tuple(taps),
         slots=slots,
+        window=window,
         layers=layers,
         vocabulary=min(8192, architecture.vocab_size) // groups * groups,
         intermediate=max(unit, min(1536, architecture.intermediate) // unit * unit),
-        rank=-(-64 // unit) * unit,
+        rank=-(-128 // unit) * unit,
         groups=groups,
     )

@@ -45,6 +45,15 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
         ),
     ),
     "move": (c_int, (c_void_p, c_int, c_void_p, c_void_p)),
+    "head_new": (
+        c_void_p,
+        (c_void_p, c_void_p, c_float, c_void_p, c_void_p, c_void_p),
+    ),
+    "head_free": (None, (c_void_p,)),
+    "head_foresee": (
+        c_int,
+        (c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p),
+    ),
     "time": (None, (c_void_p, c_int, POINTER(c_double))),
 }
 

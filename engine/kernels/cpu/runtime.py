@@ -103,7 +103,7 @@ class NativeModel:
 
     def __init__(self, runtime: NativeRuntime, weights: BlockWeights, kv_tokens: int) -> None:
         self.slots = -(-kv_tokens // PAGE_SLOTS) * PAGE_SLOTS
-        self._runtime = runtime
+        self.runtime = runtime
         self._step, self._move = runtime.library["step"], runtime.library["move"]
         self._logits, self._taps = ReusedMemory(), ReusedMemory()
         self._hidden, self._vocabulary = weights.hidden, weights.head.outputs
@@ -166,7 +166,7 @@ class NativeModel:
         extents = np.array(sizes, dtype=np.int32)
         pointers = np.array([part.data_ptr() for part in keys], dtype=np.int64)
         layers = np.array(tap_layers, dtype=np.int32)
-        self._runtime.done(
+        self.runtime.done(
             self._step(
                 *(self.handle, rows, named[0].data_ptr(), named[1].data_ptr(), named[2].data_ptr()),
                 *(len(sizes), extents.ctypes.data, pointers.ctypes.data),
@@ -179,12 +179,12 @@ class NativeModel:
     def move(self, src_slots: Tensor, dst_slots: Tensor) -> None:
         """Copy slots in every layer; everything is read before anything is written."""
         src, dst = src_slots.contiguous(), dst_slots.contiguous()
-        self._runtime.done(self._move(self.handle, len(src), src.data_ptr(), dst.data_ptr()))
+        self.runtime.done(self._move(self.handle, len(src), src.data_ptr(), dst.data_ptr()))
 
     def timed(self, on: bool) -> dict[str, float]:
         """Start or stop timing; return the microseconds per kind of phase since it was started."""
         spent = (ctypes.c_double * len(PHASES))()
-        self._runtime.library["time"](self.handle, int(on), spent)
+        self.runtime.library["time"](self.handle, int(on), spent)
         return dict(zip(PHASES, spent, strict=True))
 
 

@@ -191,15 +191,26 @@ class TwinModel:
             total = lane_sum(weights)
             values = torch.nn.functional.pad(values, (0, 0, 0, 0, 0, padding))
             value_scales = torch.nn.functional.pad(value_scales, (0, 0, 0, padding))
-            scaled = weights[..., None] * value_scales[:, None]  # [A, share, L, g]
-            tiles = torch.zeros(*scaled.shape[:2], scaled.shape[2] // LANES, *values.shape[2:])
-            for lane in range(LANES):
-                tiles = fused(
-                    scaled[:, :, lane::LANES, :, None], values[:, None, lane::LANES], tiles
-                )
-            result = torch.zeros_like(tiles[:, :, 0])
-            for tile in tiles.unbind(2):
-                result = result + tile
+            # a tile's weights times scales, in 15 bits of its largest scale
+            tile_scales = value_scales.view(
+                len(value_scales), -1, LANES, value_scales.shape[2]
+            )  # [A, T, 16, g]
+            top = tile_scales.amax(2)
+            inverse = torch.where(top > 0, top.new_tensor(32767.0) / top, 0.0)
+            factors = tile_scales * inverse[:, :, None]
+            tile_weights = weights.view(*weights.shape[:2], -1, LANES)  # [A, share, T, 16]
+            rounded = torch.round(tile_weights[..., None] * factors[:, None])
+            # whole numbers beyond 2^24: exact in double precision
+            sums = torch.einsum(
+                "ahtlg,atlgd->ahtgd",
+                rounded.double(),
+                values.view(len(values), -1, LANES, *values.shape[2:]).double(),
+            )
+            units = top / 32767.0
+            result = torch.zeros(*sums.shape[:2], *sums.shape[3:])
+            for tile in range(sums.shape[2]):
+                unit = units[:, None, tile, :, None].expand_as(result)
+                result = fused(sums[:, :, tile].float(), unit, result)
             mixed[row] = (result.flatten(2) * (1.0 / total)[..., None]).flatten()
         return mixed
 

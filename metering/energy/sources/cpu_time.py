@@ -20,6 +20,8 @@ class CpuTimeEstimate:
     """Estimates the energy of one process."""
 
     at_will = True
+    is_counter = False
+    power_max_w: float | None = None  # it rises by what is configured, and never else
 
     def __init__(self, pid: int, idle_w: float, dynamic_w: float) -> None:
         """Raises SourceUnavailable when the process cannot be observed."""
@@ -31,7 +33,7 @@ class CpuTimeEstimate:
             energy_class=EnergyClass.ESTIMATED,
             source="cpu_time",
             scope="process",
-            device=f"pid:{pid}",
+            devices=(f"pid:{pid}",),
             uncertainty_pct=UNCERTAINTY_PCT,
         )
 

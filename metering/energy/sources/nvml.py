@@ -1,81 +1,63 @@
 """NVML's total-energy counter: millijoules of one GPU board since its driver was loaded.
 
 The counter moves every 20 to 100 ms, depending on the board, so only a changed value says when
-it held. It belongs to the whole board: under MIG it cannot be split, and is refused.
+it held. It belongs to the whole board: of a MIG instance there is only an estimate.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 
 from metering import clock
 from metering.energy.protocols import Reading
 from metering.energy.provenance import Provenance
-from metering.errors import SourceUnavailable
+from metering.energy.sources.nvml_board import Board
+from metering.energy.sources.nvml_slices import of_board, of_slice
 from metering.events import EnergyClass
 
 UNCERTAINTY_PCT = 5
+DEFAULT_POWER_MAX_W = 2000.0  # of a board that doesn't say what it can draw
 
 
 class NvmlTotalEnergy:
     """Measures the energy of one GPU board."""
 
     at_will = False
+    is_counter = True
 
     def __init__(self, board: str) -> None:
-        """Open a board by NVML index or UUID.
+        """Open a board by NVML index or UUID, or one of its MIG instances.
 
         Raises SourceUnavailable when there is no NVML, no such board, or no counter on it.
         """
+        self.board = Board(board)
         try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            raise SourceUnavailable(f"NVML cannot be used: {error}") from error
-        try:
-            self._handle = _open_board(board)
-            _refuse_mig(self._handle)
-            pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
-            self.name = str(pynvml.nvmlDeviceGetName(self._handle))
-            self.driver_version = str(pynvml.nvmlSystemGetDriverVersion())
-            uuid = str(pynvml.nvmlDeviceGetUUID(self._handle))
-        except (pynvml.NVMLError, SourceUnavailable) as error:
-            pynvml.nvmlShutdown()
-            raise SourceUnavailable(f"NVML board {board} has no energy counter: {error}") from error
-        self.provenance = Provenance(
-            energy_class=EnergyClass.MEASURED,
-            source="nvml_total_energy",
-            scope="gpu_board",
-            device=uuid,
-            uncertainty_pct=UNCERTAINTY_PCT,
+            self._read_uj()
+        except BaseException:
+            self.board.close()
+            raise
+        self.provenance = of_board(
+            self.board,
+            Provenance(
+                energy_class=EnergyClass.MEASURED,
+                source="nvml_total_energy",
+                scope="gpu_board",
+                devices=(self.board.uuid,),
+                uncertainty_pct=UNCERTAINTY_PCT,
+            ),
         )
+        self.power_max_w = self.board.power_max_w or DEFAULT_POWER_MAX_W
 
     def read(self) -> Reading:
         """Read the counter; raises SourceUnavailable when the board does not answer."""
         before_ns = clock.monotonic_ns()
-        try:
-            energy_mj: int = pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
-        except pynvml.NVMLError as error:
-            raise SourceUnavailable(f"the GPU's energy counter is lost: {error}") from error
+        total_uj = self._read_uj()
         at_ns = (before_ns + clock.monotonic_ns()) // 2
-        return Reading(at_ns, energy_mj * 1000, 0)
+        return of_slice(self.board, Reading(at_ns, total_uj, 0, self.board.origin))
 
     def close(self) -> None:
         """Let go of NVML."""
-        pynvml.nvmlShutdown()
+        self.board.close()
 
-
-def _open_board(board: str) -> Any:
-    if board.isdigit():
-        return pynvml.nvmlDeviceGetHandleByIndex(int(board))
-    return pynvml.nvmlDeviceGetHandleByUUID(board)
-
-
-def _refuse_mig(handle: Any) -> None:
-    try:
-        current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
-    except pynvml.NVMLError:
-        return  # a board or driver that does not know of MIG
-    if current == pynvml.NVML_DEVICE_MIG_ENABLE:
-        raise SourceUnavailable("the board is split by MIG, its counter is not")
+    def _read_uj(self) -> int:
+        return 1000 * int(self.board.ask(pynvml.nvmlDeviceGetTotalEnergyConsumption))

@@ -1,8 +1,9 @@
 """RAPL through Linux powercap: the CPU packages' own energy counters.
 
 Only top-level `package-*` zones count: core and uncore are parts of them, psys contains them.
-Counters wrap at `max_energy_range_uj`. They cover the whole package, so what other processes
-used is told apart by CPU time and reported as external.
+Counters wrap at `max_energy_range_uj`, every quarter of an hour or so under load: after a long
+silence nobody knows how often. They cover the whole package, so what other processes used is told
+apart by CPU time and reported as external. Boards, memory and fans are not in them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from metering.errors import SourceUnavailable
 from metering.events import EnergyClass
 
 UNCERTAINTY_PCT = 5
+SILENCE_NS_MAX = 60 * 10**9
+DEFAULT_PACKAGE_W = 1000.0  # the most that a package may draw that sets no limit
 _IDLE_FIELDS = frozenset({"idle", "iowait", "guest", "guest_nice"})  # guest is within user
 
 
@@ -28,6 +31,7 @@ class _Zone:
     path: Path
     package: str
     range_uj: int
+    power_max_w: float
     last_uj: int
 
     def since_last_uj(self, now_uj: int) -> int:
@@ -40,12 +44,16 @@ class RaplPowercap:
     """Measures the energy of all CPU packages of this machine."""
 
     at_will = True  # the counter is updated every millisecond or so
+    is_counter = True
 
     def __init__(self, root: Path, pid: int) -> None:
         """Raises SourceUnavailable, saying what is missing, when the counters can't be read."""
         self._zones = _zones(root)
         self._cpu = ProcessClock(pid)
         self._own_uj = self._external_uj = 0
+        self._origin = 0
+        self._read_ns = clock.monotonic_ns()
+        self.power_max_w = sum(zone.power_max_w for zone in self._zones)
         self._engine_ns = self._cpu.read_ns()
         self._others_ns = _busy_ns() - self._engine_ns
         packages = ",".join(zone.package for zone in self._zones)
@@ -53,7 +61,7 @@ class RaplPowercap:
             energy_class=EnergyClass.MEASURED,
             source="rapl_powercap",
             scope="cpu_package",
-            device=f"cpu-packages:{packages}",
+            devices=(f"cpu-packages:{packages}",),
             uncertainty_pct=UNCERTAINTY_PCT,
         )
 
@@ -65,6 +73,10 @@ class RaplPowercap:
         others_ns = max(self._others_ns, _busy_ns() - engine_ns)
         # All are read before any is believed: a failed read must not lose the others' energy.
         counters_uj = [_read_int(zone.path / "energy_uj") for zone in self._zones]
+        now_ns = clock.monotonic_ns()
+        if now_ns - self._read_ns > SILENCE_NS_MAX:
+            self._origin += 1
+        self._read_ns = now_ns
         delta_uj = 0
         for zone, counter_uj in zip(self._zones, counters_uj, strict=True):
             delta_uj += zone.since_last_uj(counter_uj)
@@ -74,7 +86,7 @@ class RaplPowercap:
         self._others_ns, self._engine_ns = others_ns, engine_ns
         self._external_uj += external_uj
         self._own_uj += delta_uj - external_uj
-        return Reading(clock.monotonic_ns(), self._own_uj, self._external_uj)
+        return Reading(now_ns, self._own_uj, self._external_uj, self._origin)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -87,10 +99,22 @@ def _zones(root: Path) -> list[_Zone]:
         if name.startswith("package-"):
             range_uj = _read_int(path / "max_energy_range_uj")
             package = name.removeprefix("package-")
-            found.append(_Zone(path, package, range_uj, _read_int(path / "energy_uj")))
+            energy_uj = _read_int(path / "energy_uj")
+            found.append(_Zone(path, package, range_uj, _power_max_w(path), energy_uj))
     if not found:
         raise SourceUnavailable(f"no RAPL package zone under {root}")
     return found
+
+
+def _power_max_w(zone: Path) -> float:
+    """Twice the highest limit that the package states, which it may pass for a while."""
+    limits_uw = []
+    for path in zone.glob("constraint_*_max_power_uw"):
+        try:
+            limits_uw.append(int(path.read_text()))
+        except (OSError, ValueError):
+            continue  # a limit that isn't told
+    return 2 * max(limits_uw) / 1e6 if any(limits_uw) else DEFAULT_PACKAGE_W
 
 
 def _read_int(path: Path) -> int:

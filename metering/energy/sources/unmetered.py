@@ -15,10 +15,12 @@ class Unmetered:
         energy_class=EnergyClass.UNAVAILABLE,
         source="none",
         scope="none",
-        device="none",
+        devices=("none",),
         uncertainty_pct=None,
     )
     at_will = False
+    is_counter = False
+    power_max_w: float | None = None
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

@@ -71,3 +71,29 @@ def test_a_tenant_is_put_on_a_tariff(client: Client, house: House, sqlite_databa
     assert client.put(path, headers=operator, json={"tariff": "nonsense"}).status_code == 409
     nobody = client.put("/admin/tenants/ten_x/tariff", headers=operator, json={"tariff": "token"})
     assert nobody.status_code == 404
+
+
+def test_a_tenant_gets_its_own_prices(
+    client: Client, house: House, sqlite_database: Engine
+) -> None:
+    operator = bearer(house.operator)
+    path = f"/admin/tenants/{house.tenant_id}/tariff"
+    body = {"changes": {"output": {"per_million": "0.30"}}, "base": "semantic"}
+    answer = client.put(f"{path}/overrides", headers=operator, json=body)
+    assert answer.status_code == 200, answer.text
+    mine = answer.json()
+    assert (mine["document"]["tenant"], mine["document"]["base"]) == (house.tenant_id, "semantic@1")
+    assert mine["document"]["output"]["per_million"] == "0.3"
+    assert mine["document"]["output"]["units"]["complete"] == "0.9"
+    assert (
+        client.put(f"{path}/overrides", headers=bearer(house.owner), json=body).status_code == 403
+    )
+    wrong = {"changes": {"output": {"per_million": 3}}}
+    refused = client.put(f"{path}/overrides", headers=operator, json=wrong)
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_tariff")
+    with snapshot(sqlite_database) as connection:
+        assert tariff_in_force(connection, house.tenant_id, clock.now_us()).id == mine["id"]
+    actions = [
+        item["action"] for item in client.get("/admin/audit", headers=operator).json()["items"]
+    ]
+    assert actions.count("tariff.overridden") == 1

@@ -32,7 +32,7 @@ def test_a_tenant_is_created_listed_and_read(client: Client, house: House) -> No
         ({"name": "x", "colour": "red"}, 400, "invalid_body", "colour"),
         ({"name": "x", "currency": "usd"}, 400, "invalid_body", "currency"),
         ({"name": "x", "time_zone": "Mars/Olympus"}, 400, "invalid_parameter", "time_zone"),
-        ({"name": "x", "review_delivery": "held"}, 400, "unsupported", "review_delivery"),
+        ({"name": "x", "review_delivery": "later"}, 400, "invalid_body", "review_delivery"),
         ({"name": "x", "tariff": "nonsense"}, 409, "no_tariff", None),
         ({"name": "x", "tariff": "token", "currency": "EUR"}, 409, "tariff_conflict", None),
         ({"name": "x", "review_opt_in": "yes"}, 400, "invalid_body", "review_opt_in"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -16,13 +17,14 @@ from api import tenants
 from api.roles import Role
 from api.usage.routes import read_usage
 from metering.database import transaction
+from metering.energy import Grid
 
 Client = TestClient[Litestar]
 
 
 @pytest.fixture
 def client(sqlite_database: Engine, house: House) -> Iterator[Client]:
-    with make_client(sqlite_database, read_usage) as opened:
+    with make_client(sqlite_database, read_usage, grid=None) as opened:
         yield opened
 
 
@@ -44,7 +46,10 @@ def test_usage_adds_up_by_day(client: Client, house: House) -> None:
     assert (first["input_tokens"], first["output_tokens"]) == (40, 80)
     assert (first["complete_units"], first["fragment_units"]) == (2, 2)
     assert first["information_bits"] == "15"
-    assert first["energy"] == [{"energy_class": "estimated", "requests": 2, "joules": "24.6"}]
+    assert report["carbon"] is None
+    assert first["energy"] == [
+        {"energy_class": "estimated", "requests": 2, "joules": "24.6", "carbon_g": None}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -76,8 +81,8 @@ def test_classes_of_energy_are_never_added_up_and_unknown_is_not_zero(
     report = usage(client, house.owner, start="2026-12-03T00:00:00Z", end="2026-12-04T00:00:00Z")
     [day] = report["items"]
     assert day["energy"] == [
-        {"energy_class": "measured", "requests": 1, "joules": "5"},
-        {"energy_class": "unavailable", "requests": 1, "joules": None},
+        {"energy_class": "measured", "requests": 1, "joules": "5", "carbon_g": None},
+        {"energy_class": "unavailable", "requests": 1, "joules": None, "carbon_g": None},
     ]
 
 
@@ -131,3 +136,15 @@ def test_a_bad_query_names_its_parameter(
 ) -> None:
     answer = client.get("/usage", headers=bearer(house.owner), params=query)
     assert (answer.status_code, answer.json()["parameter"]) == (400, parameter)
+
+
+def test_joules_are_seen_as_carbon_by_the_grid_that_is_configured(
+    sqlite_database: Engine, house: House
+) -> None:
+    grid = Grid(Decimal("360.5"))
+    with make_client(sqlite_database, read_usage, grid=grid) as client:
+        report = usage(client, house.developer)
+    assert report["carbon"]["grid_gco2e_per_kwh"] == "360.5"
+    assert "not a measurement" in report["carbon"]["basis"]
+    # 24.6 J are 24.6 / 3,600,000 kWh.
+    assert report["items"][0]["energy"][0]["carbon_g"] == "0.002463"

@@ -106,7 +106,8 @@ def test_a_refused_claim_is_not_audited(reviewer: Reviewer) -> None:
 
 def test_a_correction_keeps_the_lines_it_was_written_with(reviewer: Reviewer) -> None:
     reviewer.claim()
-    reviewer.verdict(verdict="edit", claim_token="1", edited_output="\r\na\r\n\r\nb")
+    said = {"verdict": "edit", "claim_token": "1", "reason_format": "1"}
+    reviewer.verdict(**said, edited_output="\r\na\r\n\r\nb")
     assert reviewer.item().edited_output == "\na\n\nb"
 
 

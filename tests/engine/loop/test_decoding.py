@@ -231,14 +231,18 @@ def test_a_stateful_processor_sees_one_row_a_call_in_order(rig: Rig) -> None:
     assert counting.shapes == [(1, 1, VOCAB)] * 6
 
 
-def test_at_most_verifier_batch_size_requests_draft_in_one_step(rig: Rig) -> None:
-    loop = rig.loop(verifier_batch_size=2)
+def test_as_many_nodes_as_full_drafts_hold_are_verified_in_one_step_whosever_they_are(
+    rig: Rig,
+) -> None:
+    loop = rig.loop(verifier_batch_size=2, node_budget=4)
     for index in range(5):
         loop.submit(request([1, 2, 3, 4] * 4 + [index], 20, ignore_eos=True))
         loop.submit(request([1, 2, 3, 4] * 4, 20, ignore_eos=True))
     rig.finish(loop)
+    nodes = [sum(block.drafted_nodes for block in step.blocks) for step in rig.heard.steps]
     drafting = [sum(block.drafted_nodes > 0 for block in step.blocks) for step in rig.heard.steps]
-    assert max(drafting) == 2
+    assert max(nodes) == 2 * 3
+    assert max(drafting) > 2
 
 
 def test_without_drafting_nothing_of_the_draft_layer_runs(rig: Rig) -> None:

@@ -16,7 +16,7 @@ from engine.opening import open_model
 from engine.requests import SamplingParams
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
-CONFIG = EngineConfig(single_flight=False, verifier_batch_size=16)
+CONFIG = EngineConfig(single_flight=False)
 USERS = 16
 
 

@@ -13,6 +13,7 @@ from tiny_models import TinyShape, write_tiny_dfm, write_tiny_gguf
 from dflash import DFlashModel
 from engine.config import EngineConfig
 from engine.dfm.conversion import convert_gguf
+from engine.draft.foresight import Foresight
 from engine.errors import UnsupportedModel
 from engine.model.block_decoder import BlockDecoder
 from engine.model.decoder import Decoder
@@ -96,6 +97,16 @@ def test_a_models_steps_are_timed_when_it_is_opened(path, backend):
     assert times[0] > 0
     assert times == tuple(sorted(times))
     assert model.loop(config).stats().step_cost_ms == model.curve
+    undrafted = dataclasses.replace(model, curve=None)
+    assert undrafted.loop(config).stats().step_cost_ms == ()
+
+
+def test_a_model_that_is_not_to_draft_is_neither_timed_nor_given_a_head(path, monkeypatch):
+    for name in ("measured", "open_foresight"):
+        monkeypatch.setattr(f"engine.opening.{name}", None)
+    model = open_model(path, EngineConfig(draft=False, backend="blocks", threads=1, kv_tokens=64))
+    assert model.curve is None
+    assert model.foresight == Foresight()
 
 
 def test_storage_holds_whole_pages_of_at_least_what_was_asked_for(path):

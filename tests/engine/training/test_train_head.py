@@ -133,8 +133,8 @@ def test_fitting_learns_and_a_checkpoint_goes_on_exactly(
     opened = open_model(model, config)
     corpus.grow(tmp_path / "corpus", opened, config, tokens=1, seed=0)
     (shard, _) = shards(tmp_path / "corpus")
-    for groups, layers in ((1, 1), (2, 1), (1, 0)):
-        shape = default_shape(opened.decoder.info, groups=groups, layers=layers)
+    for groups, layers, window in ((1, 1, 64), (2, 1, 64), (1, 1, 0), (1, 0, 0)):
+        shape = default_shape(opened.decoder.info, groups=groups, layers=layers, window=window)
         ids = np.arange(shape.vocabulary, dtype=np.int32)
         frozen = pipeline.frozen_parts(ModelFile.open(model), shape, ids)
         features = features_of(shard, tmp_path / "features", opened.decoder, shape.tap_layers)

@@ -10,15 +10,19 @@ import pytest
 
 from engine.records import Work
 from metering.energy.attribution import (
-    DEFAULT_COSTS,
     OVERHEAD,
+    AffineShapley,
     Claim,
     StepCosts,
+    TimeWeighted,
+    TokenWeighted,
     apportion,
     split,
 )
 
 COSTS = StepCosts(fixed=60, prefill_token=10, verified_node=5, kv_read=1)
+AFFINE = AffineShapley(COSTS)
+DEFAULT = AffineShapley()
 
 
 def claim(name: str, work: Work, *, charged: bool = True, rode_with: str | None = None) -> Claim:
@@ -47,14 +51,14 @@ def test_the_closed_form_is_the_shapley_value() -> None:
     expected = shapley(works, COSTS)
     total = sum(expected.values())
     assert total.denominator == 1
-    shares = split(int(total) * 7, [claim(name, work) for name, work in works.items()], COSTS)
+    shares = split(int(total) * 7, [claim(name, work) for name, work in works.items()], AFFINE)
     shares.pop(OVERHEAD, None)
     assert {name: Fraction(share, 7) for name, share in shares.items()} == expected
 
 
 def test_shares_sum_to_the_energy_exactly() -> None:
     claims = [claim(name, Work(verified_nodes=1)) for name in "abc"]
-    shares = split(100, claims, DEFAULT_COSTS)
+    shares = split(100, claims, DEFAULT)
     assert sum(shares.values()) == 100
     assert {name: shares[name] for name in "abc"} == {"a": 34, "b": 33, "c": 33}
 
@@ -65,24 +69,24 @@ def test_the_order_of_requests_does_not_matter() -> None:
         claim("a", Work(verified_nodes=3)),
         claim("c", Work(prefill_tokens=1)),
     ]
-    results = [split(1001, order, COSTS) for order in itertools.permutations(claims)]
+    results = [split(1001, order, AFFINE) for order in itertools.permutations(claims)]
     assert all(result == results[0] for result in results)
 
 
 def test_a_request_that_did_nothing_pays_nothing() -> None:
-    shares = split(90, [claim("busy", Work(verified_nodes=1)), claim("idle", Work())], COSTS)
+    shares = split(90, [claim("busy", Work(verified_nodes=1)), claim("idle", Work())], AFFINE)
     assert shares.get("idle", 0) == 0
     assert shares["busy"] == 90
 
 
 def test_recomputation_is_overhead() -> None:
     work = Work(verified_nodes=2, recomputed_tokens=7)
-    shares = split(140, [claim("a", work)], COSTS)
+    shares = split(140, [claim("a", work)], AFFINE)
     assert shares == {"a": 70, OVERHEAD: 70}
 
 
 def test_a_step_of_nothing_but_recomputation_is_overhead_whole() -> None:
-    assert split(50, [claim("a", Work(recomputed_tokens=4))], COSTS) == {OVERHEAD: 50}
+    assert split(50, [claim("a", Work(recomputed_tokens=4))], AFFINE) == {OVERHEAD: 50}
 
 
 def test_work_that_is_not_charged_is_overhead() -> None:
@@ -90,13 +94,13 @@ def test_work_that_is_not_charged_is_overhead() -> None:
         claim("gone", Work(verified_nodes=4), charged=False),
         claim("here", Work(verified_nodes=4)),
     ]
-    assert split(10, claims, COSTS) == {"here": 5, OVERHEAD: 5}
+    assert split(10, claims, AFFINE) == {"here": 5, OVERHEAD: 5}
 
 
 def test_work_that_was_done_for_several_is_one_players_and_theirs_in_equal_parts() -> None:
     riders = [claim(name, Work(), rode_with="lead") for name in ("one", "two")]
     claims = [claim("lead", Work(verified_nodes=4)), *riders, claim("b", Work(verified_nodes=4))]
-    assert split(600, claims, COSTS) == {"lead": 100, "one": 100, "two": 100, "b": 300}
+    assert split(600, claims, AFFINE) == {"lead": 100, "one": 100, "two": 100, "b": 300}
 
 
 def test_who_leads_and_leaves_takes_no_work_out_of_what_the_others_pay() -> None:
@@ -108,15 +112,38 @@ def test_who_leads_and_leaves_takes_no_work_out_of_what_the_others_pay() -> None
             claim("one", Work(), charged=names["one"], rode_with="lead"),
             claim("two", Work(), charged=names["two"], rode_with="lead"),
         ]
-        shares = split(600, claims, COSTS)
+        shares = split(600, claims, AFFINE)
         payers = [name for name, pays in names.items() if pays]
         assert {name: share for name, share in shares.items() if share} == (
             {name: 600 // len(payers) for name in payers} if payers else {OVERHEAD: 600}
         )
 
 
+def test_by_tokens_a_row_is_a_row() -> None:
+    claims = [
+        claim("prompt", Work(prefill_tokens=6, kv_read_tokens=900)),
+        claim("tree", Work(verified_nodes=2, recomputed_tokens=2)),
+    ]
+    assert split(100, claims, TokenWeighted()) == {"prompt": 60, "tree": 20, OVERHEAD: 20}
+
+
+def test_by_time_all_are_alike_but_for_what_they_did_over() -> None:
+    claims = [
+        claim("prompt", Work(prefill_tokens=40)),
+        claim("tree", Work(verified_nodes=1)),
+        claim("again", Work(verified_nodes=1, recomputed_tokens=3)),
+        claim("absent", Work()),
+    ]
+    assert split(120, claims, TimeWeighted()) == {
+        "prompt": 40,
+        "tree": 40,
+        "again": 10,
+        OVERHEAD: 30,
+    }
+
+
 def test_a_step_without_work_is_overhead() -> None:
-    assert split(10, [], COSTS) == {OVERHEAD: 10}
+    assert split(10, [], AFFINE) == {OVERHEAD: 10}
 
 
 @pytest.mark.parametrize(
@@ -137,5 +164,5 @@ def test_apportion_rounds_by_largest_remainder(
 
 def test_the_example_of_the_readme() -> None:
     claims = [claim("A", Work(prefill_tokens=12)), claim("B", Work(verified_nodes=2))]
-    shares = split(1_000_000, claims, DEFAULT_COSTS)
+    shares = split(1_000_000, claims, DEFAULT)
     assert (shares["A"], shares["B"]) == (647_059, 352_941)

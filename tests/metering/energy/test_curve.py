@@ -10,7 +10,7 @@ from metering.energy.protocols import Reading
 
 
 def drawn(*points: tuple[int, int]) -> Curve:
-    curve = Curve("e/0")
+    curve = Curve(0)
     for at_ns, own_uj in points:
         curve.add(Reading(at_ns, own_uj, 2 * own_uj))
     return curve
@@ -35,19 +35,6 @@ def test_a_level_stretch_keeps_two_points() -> None:
     assert (curve.at(5).own_uj, curve.at(6).own_uj) == (7, 9)
 
 
-def test_a_reading_that_is_not_later_is_left_out() -> None:
-    curve = drawn((5, 1), (5, 2), (4, 3))
-    assert curve.end_ns == 5
-    assert curve.at(5).own_uj == 1
-
-
-def test_a_total_that_fell_does_not_continue_the_curve() -> None:
-    curve = drawn((0, 5))
-    assert curve.continues(Reading(1, 5, 10))
-    assert not curve.continues(Reading(1, 4, 10))
-    assert not curve.continues(Reading(1, 5, 9))
-
-
 def test_what_is_forgotten_leaves_later_energy_as_it_was() -> None:
     curve = drawn((0, 0), (10, 100), (20, 150), (30, 400))
     before = [curve.at(at) for at in range(15, 31)]
@@ -58,7 +45,7 @@ def test_what_is_forgotten_leaves_later_energy_as_it_was() -> None:
 
 def test_memory_is_bounded_and_the_ends_stay_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curves, "KNOTS_MAX", 16)
-    curve = Curve("e/0")
+    curve = Curve(0)
     for at in range(1000):
         curve.add(Reading(at, at * at, 0))
     assert len(curve._at_ns) <= 16

@@ -7,10 +7,20 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from energy_cases import a_calibration
+from metering_cases import ScriptedSource
 
-from metering.energy import EnergySettings, open_meter, shown_uj
+from metering.energy import EnergySettings, open_meter, opening, shown_uj
+from metering.energy.opening import policy_of
 from metering.errors import InvalidEnergySettings, SourceUnavailable
 from metering.events import EnergyClass
+
+COSTS = {
+    "step_fixed_cost": 4,
+    "prefill_token_cost": 3,
+    "verified_node_cost": 2,
+    "kv_read_cost": 1,
+}
 
 
 def test_without_rapl_a_cpu_engine_is_estimated(tmp_path: Path) -> None:
@@ -27,10 +37,35 @@ def test_a_gpu_engine_without_nvml_has_no_meter() -> None:
 
 
 def test_a_named_source_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
-    for source in ("nvml", "rapl"):
+    for source in ("nvml", "nvml_power", "gpu_time", "rapl"):
         settings = EnergySettings(source=source, powercap_root=str(tmp_path))
         with pytest.raises(SourceUnavailable):
             open_meter(settings, os.getpid())
+
+
+def test_what_work_costs_is_configured_or_calibrated_or_said_to_be_a_default() -> None:
+    calibrated = a_calibration()
+    for settings, calibration, weights in (
+        (EnergySettings(), None, "default"),
+        (EnergySettings(), calibrated, calibrated.id),
+        (EnergySettings(**COSTS), calibrated, "configured"),
+        (EnergySettings(attribution="token-weighted/1"), calibrated, "none"),
+    ):
+        policy = policy_of(settings, calibration)
+        assert (policy.method, policy.weights) == (settings.attribution, weights)
+
+
+def test_a_group_of_boards_names_each_once() -> None:
+    opened: list[ScriptedSource] = []
+
+    def opener(board: str) -> ScriptedSource:
+        opened.append(ScriptedSource(device=board))
+        return opened[-1]
+
+    assert [each.provenance.device for each in opening._group(opener, "a, b")] == ["a", "b"]
+    with pytest.raises(SourceUnavailable, match="not all different"):
+        opening._group(opener, "a,a")
+    assert [each.closed for each in opened] == [False, False, True, True]
 
 
 def test_metering_can_be_switched_off() -> None:
@@ -45,8 +80,14 @@ def test_metering_can_be_switched_off() -> None:
         {"cpu_idle_w": -1.0},
         {"cpu_dynamic_w": float("nan")},
         {"cpu_idle_w": float("inf")},
-        {"kv_read_cost": -1},
-        {"prefill_token_cost": 0, "verified_node_cost": 0, "kv_read_cost": 0},
+        {"gpu_idle_w": -1.0},
+        {"grid_gco2e_per_kwh": float("inf")},
+        {"attribution": "by-guess/1"},
+        {"source": "replay"},
+        {"replay_trace": "trace.jsonl"},
+        {"kv_read_cost": 1},
+        {**COSTS, "kv_read_cost": -1},
+        {**COSTS, "prefill_token_cost": 0, "verified_node_cost": 0, "kv_read_cost": 0},
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, object]) -> None:

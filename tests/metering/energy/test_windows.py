@@ -7,9 +7,10 @@ from metering_cases import ScriptedSource, scripted_meter
 from engine.records import Work
 from metering.energy import Claim, EnergyMeter, PendingStep, StepCosts, WindowCloser
 from metering.energy import windows as window_module
+from metering.energy.attribution import AffineShapley
 from metering.energy.protocols import Reading
 
-COSTS = StepCosts(fixed=0, prefill_token=1, verified_node=1, kv_read=0)
+POLICY = AffineShapley(StepCosts(fixed=0, prefill_token=1, verified_node=1, kv_read=0))
 
 
 class Bench:
@@ -18,7 +19,7 @@ class Bench:
     def __init__(self) -> None:
         self.source = ScriptedSource()
         self.meter: EnergyMeter = scripted_meter(self.source)
-        self.closer = WindowCloser(self.meter, COSTS)
+        self.closer = WindowCloser(self.meter, POLICY)
         self.ended: set[str] = set()
         self.at(0)
 
@@ -95,6 +96,7 @@ def test_energy_of_a_request_that_has_ended_is_unattributed() -> None:
     bench.settle()
     assert bench.parts() == {"requests": 5, "unattributed": 5, "meter": 10}
     assert bench.shares() == {"b": (5, False)}
+    assert bench.closer.unwritten.late_uj == {"a": 5}
 
 
 def test_work_that_is_not_charged_is_overhead() -> None:
@@ -125,7 +127,7 @@ def test_a_step_across_a_reset_is_never_known_and_its_energy_unattributed() -> N
 
 def test_a_step_before_the_first_reading_is_never_known() -> None:
     source = ScriptedSource()
-    closer = WindowCloser(scripted_meter(source), COSTS)
+    closer = WindowCloser(scripted_meter(source), POLICY)
     closer.add(PendingStep(0, 10, [Claim("a", Work(verified_nodes=1), True, 0)]))
     source.reading = Reading(20, 0, 0)
     closer._meter.sample()

@@ -18,7 +18,6 @@ from sqlalchemy import Connection, Engine, insert
 from engine.records import FinishReason, Work
 from metering import bodies, event_log, queries, requests
 from metering.database import snapshot, transaction
-from metering.energy.attribution import METHOD
 from metering.energy.provenance import shown_uj
 from metering.events import (
     ConfidenceTier,
@@ -56,7 +55,7 @@ def energy(energy_uj: int | None) -> EnergySummary:
         shown_uj=shown_uj(energy_uj),
         source="cpu_time" if known else "none",
         scope="process" if known else "none",
-        method=METHOD if known else "none",
+        method="affine-shapley/1" if known else "none",
         uncertainty_pct=40 if known else None,
     )
 

@@ -133,7 +133,7 @@ def test_the_end_waits_for_a_coarse_counter_to_move(sqlite_database: Engine) -> 
 
 
 def test_an_end_does_not_wait_for_ever(sqlite_database: Engine) -> None:
-    """What settles after it belongs to nobody, and the windows still add up."""
+    """What settles after it is nobody's in the books; the request is told of all that it took."""
     source = ScriptedSource(at_will=False)
     meter = scripted_meter(source)
     with recorder_rig(sqlite_database, meter=meter, energy_wait_s=0.05) as rig:
@@ -148,6 +148,39 @@ def test_an_end_does_not_wait_for_ever(sqlite_database: Engine) -> None:
         meter.sample()
     assert energy_events(sqlite_database, "req_1") == []
     assert stored_parts(sqlite_database) == {"meter": 30, "idle": 20, "unattributed": 10}
+    late = rig.settlements.late["req_1"]
+    assert (late.energy_uj, late.energy_class) == (10, EnergyClass.ESTIMATED)
+
+
+def test_late_energy_is_told_with_what_had_settled_before_or_not_at_all(
+    sqlite_database: Engine,
+) -> None:
+    """Given two requests of which one's last step lies across a reset: no partial total."""
+    source = ScriptedSource(at_will=False)
+    meter = scripted_meter(source)
+    with recorder_rig(sqlite_database, meter=meter, energy_wait_s=0.05) as rig:
+        rig.track("req_1", "req_2")
+        for at_ns in (10, 40):
+            source.reading = Reading(at_ns, at_ns, 0)
+            meter.sample()
+        both = [block(0, "a"), block(0, "x", request_id="req_2")]
+        rig.recorder.on_steps(
+            [
+                step(0, *both, start_ns=20, end_ns=40),
+                step(1, block(1, "b"), finishes=[finish(blocks=2)], start_ns=40, end_ns=50),
+            ]
+        )
+        assert rig.sink.wait_for("req_1").energy.energy_uj is None
+        source.reading = Reading(60, 60, 0)
+        meter.sample()
+        last = block(1, "y", request_id="req_2")
+        ends = [finish("req_2", blocks=2)]
+        rig.recorder.on_steps([step(2, last, finishes=ends, start_ns=60, end_ns=80)])
+        assert rig.sink.wait_for("req_2").energy.energy_uj is None
+        for at_ns, own_uj in ((70, 0), (90, 20), (100, 30)):
+            source.reading = Reading(at_ns, own_uj, 0)
+            meter.sample()
+    assert {name: late.energy_uj for name, late in rig.settlements.late.items()} == {"req_1": 20}
 
 
 def test_work_after_a_cancellation_is_overhead(sqlite_database: Engine) -> None:

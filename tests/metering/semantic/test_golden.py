@@ -10,11 +10,15 @@ from metering_golden import GoldenCase, golden_cases
 from metering.events import UnitState
 from metering.semantic import SEGMENTER, Segmenter
 
-CASES = golden_cases(Path(__file__).with_name("golden_units.txt"))
+CASES = [
+    case
+    for name in ("golden_units.txt", "golden_code.txt")
+    for case in golden_cases(Path(__file__).with_name(name))
+]
 
 
 def test_the_table_is_large_enough_to_mean_something() -> None:
-    assert len(CASES) >= 60
+    assert len(CASES) >= 190
     assert len({case.title + str(case.is_cut) for case in CASES}) == len(CASES)
 
 
@@ -36,5 +40,8 @@ def test_units_are_those_of_the_table(case: GoldenCase, chunk_bytes: int) -> Non
     ] == case.units
 
 
-def test_the_version_names_the_grammar() -> None:
-    assert SEGMENTER == "units/1+ts-python@0.25.0"
+def test_the_version_names_every_grammar() -> None:
+    assert SEGMENTER == (
+        "units/1+ts-python@0.25.0+ts-javascript@0.25.0+ts-typescript@0.23.2"
+        "+ts-sql@0.3.13+ts-bash@0.25.1"
+    )

@@ -19,25 +19,29 @@ struct Keys {
     return length == shared ? (length + kTile - 1) / kTile : shared / kTile;
   }
 
+  template <bool Values>
   const uint8_t* of_chain(int tile, int count) const {
     const int32_t page = segment.tile_page[tile];
     if (page >= 0) return base + page * static_cast<int64_t>(shape.bytes);
-    for (int j = 0; j < count; ++j) take(segment.chain[tile * kTile + j], j);
+    for (int j = 0; j < count; ++j) take<Values>(segment.chain[tile * kTile + j], j);
     return gathered;
   }
 
+  template <bool Values>
   const uint8_t* of_row(int row, int tile, int count) const {
     const int64_t* tail = segment.tail + static_cast<int64_t>(row - segment.row) * segment.width;
     for (int j = 0; j < count; ++j) {
       const int key = tile * kTile + j;
-      take(key < step.shared[row] ? segment.chain[key] : tail[key - segment.committed], j);
+      take<Values>(key < step.shared[row] ? segment.chain[key] : tail[key - segment.committed], j);
     }
     return gathered;
   }
 
  private:
+  template <bool Values>
   void take(int64_t slot, int lane) const {
-    copy_slot(shape, base + slot / kTile * shape.bytes, static_cast<int>(slot % kTile), gathered, lane);
+    const auto copy = Values ? copy_value : copy_key;
+    copy(shape, base + slot / kTile * shape.bytes, static_cast<int>(slot % kTile), gathered, lane);
   }
 };
 
@@ -65,8 +69,21 @@ void attend(const Step& step, int layer, int unit, int next, Scratch& scratch) {
   const auto scores = [&](int i, int tile) { return scratch.scores + i * heads * stride + tile * kTile; };
   const auto first_head = [&](int i) { return static_cast<int64_t>(u.row + i) * m.heads + u.head; };
 
+  const uint8_t* next_plane = nullptr;
+  const Segment* following = nullptr;
+  if (next >= 0 && (step.unit[next].segment != u.segment || step.unit[next].kv_head != u.kv_head)) {
+    following = &step.segment[step.unit[next].segment];
+    next_plane = plane(step.unit[next].kv_head);
+  }
+  const auto fetch = [&](int tile, int begin, int end) {
+    if (!following || tile >= following->committed / kTile || following->tile_page[tile] < 0) return;
+    const auto* p = reinterpret_cast<const char*>(next_plane + following->tile_page[tile] * m.page_bytes);
+    for (int i = begin; i < end; i += 64) _mm_prefetch(p + i, _MM_HINT_T1);
+  };
+
   for (int t = 0; t < chain_tiles; ++t) {
-    const uint8_t* page = keys.of_chain(t, least(shared - t * kTile, kTile));
+    const uint8_t* page = keys.of_chain<false>(t, least(shared - t * kTile, kTile));
+    fetch(t, 0, shape.values);
     for (int i = 0; i < rows; ++i)
       if (t < keys.common_tiles(u.row + i))
         score_tile(shape, page, step.in_query, first_head(i), heads, scores(i, t), stride);
@@ -74,7 +91,7 @@ void attend(const Step& step, int layer, int unit, int next, Scratch& scratch) {
   for (int i = 0; i < rows; ++i) {
     const int row = u.row + i, length = step.length[row];
     for (int t = keys.common_tiles(row); t * kTile < length; ++t)
-      score_tile(shape, keys.of_row(row, t, least(length - t * kTile, kTile)), step.in_query,
+      score_tile(shape, keys.of_row<false>(row, t, least(length - t * kTile, kTile)), step.in_query,
                  first_head(i), heads, scores(i, t), stride);
   }
 
@@ -82,40 +99,31 @@ void attend(const Step& step, int layer, int unit, int next, Scratch& scratch) {
   for (int i = 0; i < rows * heads; ++i)
     sums[i] = soften(scratch.scores + i * stride, step.length[u.row + i / heads]);
 
-  const uint8_t* next_plane = nullptr;
-  const Segment* following = nullptr;
-  if (next >= 0 && (step.unit[next].segment != u.segment || step.unit[next].kv_head != u.kv_head)) {
-    following = &step.segment[step.unit[next].segment];
-    next_plane = plane(step.unit[next].kv_head);
-  }
-  const auto fetch = [&](int tile) {
-    if (!following || tile >= following->committed / kTile || following->tile_page[tile] < 0) return;
-    const auto* p = reinterpret_cast<const char*>(next_plane + following->tile_page[tile] * m.page_bytes);
-    for (int i = 0; i < shape.bytes; i += 64) _mm_prefetch(p + i, _MM_HINT_T1);
-  };
   for (int64_t i = 0; i < static_cast<int64_t>(rows) * heads * to; i += kLanes)
     store(scratch.mixing + i, zero());
   const auto mixing = [&](int i) { return scratch.mixing + static_cast<int64_t>(i) * heads * to; };
+  const Rounding rounding{scratch.rounding + shape.groups, scratch.rounding};
   for (int t = 0; t < chain_tiles; ++t) {
-    const int count = least(shared - t * kTile, kTile);
-    const uint8_t* page = keys.of_chain(t, count);
-    if (rows > 1) widen_values(shape, page, count, scratch.values);
-    fetch(t);
-    for (int i = 0; i < rows; ++i) {
+    const uint8_t* page = keys.of_chain<true>(t, least(shared - t * kTile, kTile));
+    if (rows > 1) widen_values(shape, page, scratch.values);
+    fetch(t, shape.values, shape.bytes);
+    for (int i = 0, rounded = 0; i < rows; ++i) {
       if (t >= keys.common_tiles(u.row + i)) continue;
       const int seen = least(step.length[u.row + i] - t * kTile, kTile);
-      weigh(shape, page, heads, scores(i, t), stride, scratch.weights);
-      if (rows > 1) mix_tile<false>(shape, scratch.values, seen, heads, scratch.weights, mixing(i));
-      else mix_tile<true>(shape, page + shape.values, seen, heads, scratch.weights, mixing(i));
+      if (seen != rounded) round_to(shape, page, rounded = seen, rounding);
+      weigh(shape, rounding, heads, scores(i, t), stride, scratch.weights);
+      if (rows > 1) mix_tile<false>(shape, scratch.values, seen, heads, scratch.weights, rounding, mixing(i));
+      else mix_tile<true>(shape, page + shape.values, seen, heads, scratch.weights, rounding, mixing(i));
     }
   }
   for (int i = 0; i < rows; ++i) {
     const int row = u.row + i, length = step.length[row];
     for (int t = keys.common_tiles(row); t * kTile < length; ++t) {
       const int count = least(length - t * kTile, kTile);
-      const uint8_t* page = keys.of_row(row, t, count);
-      weigh(shape, page, heads, scores(i, t), stride, scratch.weights);
-      mix_tile<true>(shape, page + shape.values, count, heads, scratch.weights, mixing(i));
+      const uint8_t* page = keys.of_row<true>(row, t, count);
+      round_to(shape, page, count, rounding);
+      weigh(shape, rounding, heads, scores(i, t), stride, scratch.weights);
+      mix_tile<true>(shape, page + shape.values, count, heads, scratch.weights, rounding, mixing(i));
     }
   }
   for (int i = 0; i < rows; ++i)

@@ -58,6 +58,7 @@ struct Engine {
   std::vector<Layer> layers;
   Region pool_memory;
   Step step{};
+  Step wanted{};  // the same for the rows whose logits are wanted, unless that is all or tapped
   std::vector<Segment> segments;
   std::array<double, 14> phase_us{};  // summed per kind of phase, while `timed`
   bool timed = false;
@@ -66,12 +67,14 @@ struct Engine {
   void plan_buffers(int rows, int logits);
   void plan_segments(int rows);
   void plan_units();
+  void plan_wanted();
 
   Arena buffers;
   int room_rows = 0, room_logits = 0;
   std::vector<int64_t> chains;
   std::vector<int32_t> tile_pages, length, shared;
-  std::vector<AttentionUnit> units;
+  std::vector<AttentionUnit> units, wanted_units;
+  std::vector<int64_t> wanted_rows;
 };
 
 // out [rows, out] = x [rows, in] times the matrix, plus its bias.

@@ -3,8 +3,9 @@
 // dflash_error(). One thread at a time per runtime.
 #include <cstring>
 #include <exception>
+#include <stdexcept>
 
-#include "engine.h"
+#include "draft_head.h"
 
 #define DFLASH_API extern "C" __attribute__((visibility("default")))
 
@@ -211,4 +212,65 @@ DFLASH_API void dflash_time(Engine* engine, int on, double* phase_us) {
   std::memcpy(phase_us, engine->phase_us.data(), sizeof engine->phase_us);
   engine->phase_us.fill(0.0);
   engine->timed = on != 0;
+}
+
+// sizes: taps' width, slots, successors proposed of a token, tokens of a depth that are gone on from,
+// layers, vocabulary. vectors (kept): feature scale, fused norm, slots, final norm, predecessors, then
+// each layer's norm. matrices: features, root, last, gate, successors, vocabulary, then of each layer
+// gate over up, down. token_ids: the vocabulary's, copied.
+DFLASH_API DraftHead* dflash_head_new(Engine* engine, const int32_t* sizes, float floor,
+                                      const float* const* vectors, const Matrix* const* matrices,
+                                      const int32_t* token_ids) {
+  try {
+    auto h = std::make_unique<DraftHead>(*engine, sizes[1], sizes[2], sizes[3], floor);
+    h->feature_scale = vectors[0];
+    h->fused_norm = vectors[1];
+    h->slot = vectors[2];
+    h->final_norm = vectors[3];
+    h->predecessors = vectors[4];
+    h->features = matrices[0];
+    h->root = matrices[1];
+    h->last = matrices[2];
+    h->gate = matrices[3];
+    h->successors = matrices[4];
+    h->vocabulary = matrices[5];
+    for (int l = 0; l < sizes[4]; ++l)
+      h->layers.push_back({vectors[5 + l], matrices[6 + 2 * l], matrices[7 + 2 * l]});
+    const int size = sizes[5];
+    h->token_ids.assign(token_ids, token_ids + size);
+    h->place_of.assign(engine->model.vocab, size);
+    for (int place = 0; place < size; ++place) {
+      if (token_ids[place] < 0 || token_ids[place] >= engine->model.vocab)
+        throw std::invalid_argument("a draft vocabulary with tokens that the model does not have");
+      h->place_of[token_ids[place]] = place;
+    }
+    if (h->features->in != sizes[0] || h->features->out != engine->model.hidden ||
+        h->vocabulary->out != size || h->vocabulary->in != engine->model.hidden)
+      throw std::invalid_argument("a head of another shape than the model");
+    return h.release();
+  } catch (const std::exception& error) {
+    reason = error.what();
+    return nullptr;
+  }
+}
+
+DFLASH_API void dflash_head_free(DraftHead* head) { delete head; }
+
+// edges [count, most] of what is foreseen behind each root, counts how many there are of each.
+DFLASH_API int dflash_head_foresee(DraftHead* head, int count, const int64_t* roots,
+                                   const float* taps, const uint8_t* known, int depths, int most,
+                                   Edge* edges, int32_t* counts) {
+  return guarded([&] {
+    for (int i = 0; i < count; ++i)
+      if (roots[i] < 0 || roots[i] >= head->engine.model.vocab)
+        return refuse("a token outside the vocabulary");
+    if (depths < 1 || depths > head->slots) return refuse("more depths than slots");
+    const auto& found = head->foresee(count, roots, taps, known, depths);
+    for (int i = 0; i < count; ++i) {
+      counts[i] = int32_t(found[i].size());
+      if (counts[i] > most) return refuse("more edges than there is room for");
+      std::memcpy(edges + int64_t(i) * most, found[i].data(), found[i].size() * sizeof(Edge));
+    }
+    return 0;
+  });
 }

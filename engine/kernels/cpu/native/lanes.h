@@ -38,6 +38,14 @@ inline vf load_bytes(const int8_t* p) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
 }
+inline vi widen_bytes(const void* p) {  // twice as many 16-bit integers as lanes
+  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+}
+inline void store_ints(void* p, vi v) { _mm512_storeu_si512(p, v); }
+inline void store_shorts(int16_t* p, vf v) {  // to nearest, ties to even
+  const __m256i n = _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(v));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), n);
+}
 inline vf floats(vi a) { return _mm512_cvtepi32_ps(a); }
 inline float largest(vf a) { return _mm512_reduce_max_ps(a); }
 inline int32_t store_bytes(int8_t* p, vf v) {  // to nearest, ties to even; returns the sum
@@ -86,6 +94,15 @@ inline vf load_halves(const uint16_t* p) {
 inline vf load_bytes(const int8_t* p) {
   const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+}
+inline vi widen_bytes(const void* p) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+}
+inline void store_ints(void* p, vi v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
+inline void store_shorts(int16_t* p, vf v) {
+  const vi n = _mm256_cvtps_epi32(v);
+  const __m128i low = _mm256_castsi256_si128(n), high = _mm256_extracti128_si256(n, 1);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packs_epi32(low, high));
 }
 inline vf floats(vi a) { return _mm256_cvtepi32_ps(a); }
 inline float largest(vf a) {

@@ -37,8 +37,9 @@ void Runtime::reserve(int64_t rows, int64_t scores, int64_t heads_dim, int64_t p
     const int64_t sizes[] = {(room_[0] + 2 * kTile) * kTile * 2 * 4,  // channels
                              32 * 512,                                // unpacked
                              room_[1] * 4,                            // scores
-                             room_[2] * kTile * 4,                    // weights
-                             room_[2] * kTile * 4,                    // values
+                             room_[2] * kTile * 2,                    // weights
+                             room_[2] * kTile * 2,                    // values
+                             room_[2] * kTile,                        // rounding
                              (room_[2] + kTile) * kUnitRows * 4,      // mixing
                              room_[3]};                               // page
     size_t bytes = 0;
@@ -53,8 +54,9 @@ void Runtime::reserve(int64_t rows, int64_t scores, int64_t heads_dim, int64_t p
     s.channels = reinterpret_cast<float*>(next());
     s.unpacked = next();
     s.scores = reinterpret_cast<float*>(next());
-    s.weights = reinterpret_cast<float*>(next());
-    s.values = reinterpret_cast<float*>(next());
+    s.weights = reinterpret_cast<int16_t*>(next());
+    s.values = reinterpret_cast<int16_t*>(next());
+    s.rounding = reinterpret_cast<float*>(next());
     s.mixing = reinterpret_cast<float*>(next());
     s.page = next();
   }
@@ -81,6 +83,7 @@ void Engine::plan(int rows, int logits) {
   plan_buffers(rows, logits);
   plan_segments(rows);
   plan_units();
+  plan_wanted();
   int longest = 0;
   for (int r = 0; r < rows; ++r) longest = longest < length[r] ? length[r] : longest;
   const int group = model.heads / model.kv_heads;
@@ -96,6 +99,7 @@ void Engine::plan_buffers(int rows, int logits) {
   const int64_t many = room_rows + kTile, inner = int64_t(m.heads) * m.head_dim;
   buffers.clear();
   step.hidden = buffers.take<float>(many * m.hidden);
+  step.wanted_hidden = buffers.take<float>((room_logits + kTile) * int64_t(m.hidden));
   step.qkv = buffers.take<float>(many * (inner + 2 * int64_t(m.kv_heads) * m.head_dim));
   step.mixed = buffers.take<float>(many * inner);
   step.activated = buffers.take<float>(many * m.intermediate);
@@ -167,6 +171,34 @@ void Engine::plan_units() {
   }
   step.unit = units.data();
   step.units = int32_t(units.size());
+}
+
+// Behind the last layer's keys and values, only rows whose logits are wanted go on.
+void Engine::plan_wanted() {
+  wanted = step;
+  const bool tapped = step.taps && step.tap_layers[step.taps - 1] == model.layers - 1;
+  if (tapped || step.logits >= step.rows) return;
+  std::vector<char> is_wanted(step.rows);
+  for (int i = 0; i < step.logits; ++i) is_wanted[step.logit_rows[i]] = 1;
+  wanted_units.clear();
+  for (const AttentionUnit& u : units)
+    for (int row = u.row; row < u.row + u.rows;) {
+      int end = row;
+      while (end < u.row + u.rows && is_wanted[end]) ++end;
+      if (end > row) {
+        wanted_units.push_back(u);
+        wanted_units.back().row = row;
+        wanted_units.back().rows = end - row;
+      }
+      row = end + 1;
+    }
+  wanted_rows.resize(step.logits);
+  for (int i = 0; i < step.logits; ++i) wanted_rows[i] = i;
+  wanted.rows = step.logits;
+  wanted.hidden = step.wanted_hidden;
+  wanted.logit_rows = wanted_rows.data();
+  wanted.unit = wanted_units.data();
+  wanted.units = int32_t(wanted_units.size());
 }
 
 }  // namespace dflash

@@ -20,6 +20,15 @@ inline vi pairs(vi u, vi s) { return _mm256_maddubs_epi16(u, s); }
 inline vi fours(vi a) { return _mm256_madd_epi16(a, _mm256_set1_epi16(1)); }
 #endif
 
+// Adds products of pairs of 16-bit integers.
+#if defined(__AVX512VNNI__)
+inline vi dot_pairs(vi sum, vi a, vi b) { return _mm512_dpwssd_epi32(sum, a, b); }
+#elif defined(__AVXVNNI__)
+inline vi dot_pairs(vi sum, vi a, vi b) { return _mm256_dpwssd_avx_epi32(sum, a, b); }
+#else
+inline vi dot_pairs(vi sum, vi a, vi b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
+#endif
+
 inline vi word(const int8_t* x, int i) {
   int32_t four;
   __builtin_memcpy(&four, x + 4 * i, 4);

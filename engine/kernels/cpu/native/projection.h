@@ -39,7 +39,7 @@ void q4_rows(const Matrix& m, const uint8_t* quants, const uint16_t* scales, con
         w[i + 4] = high_nibbles(both);
       }
       const vf scale = load_halves(s), minimum = load_halves(s + kTile);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
         const vf t = floats(dot_nibbles(w, x + static_cast<int64_t>(r) * m.in));
         acc[r] = fma(t, mul(scale, fill(xs[r * groups])), acc[r]);
@@ -64,7 +64,7 @@ void q8_rows(const Matrix& m, const uint8_t* quants, const uint16_t* scales, con
       for (int i = 0; i < 8; ++i) _mm_prefetch(p + 4096 + i * 64, _MM_HINT_T0);
       const Bytes w = load_words<8>(p);
       const vf scale = load_halves(scales + g * kTile + h * kLanes);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
         const int64_t i = at + static_cast<int64_t>(r) * groups + g;
         const vf t = floats(dot_bytes<8>(w, x + static_cast<int64_t>(r) * m.in, rows.bias[i]));
@@ -78,12 +78,12 @@ void q8_rows(const Matrix& m, const uint8_t* quants, const uint16_t* scales, con
 using RowsFunction = void (*)(const Matrix&, const uint8_t*, const uint16_t*, const Rows8&, int,
                               float*);
 #if defined(__AVX512F__)
-constexpr int kBlock = 8;  // rows that share one pass over a tile's weights: as registers allow
+constexpr int kBlock = 12;  // rows that share one pass over a tile's weights: as registers allow
 constexpr RowsFunction kRows[2][kBlock] = {
-    {q4_rows<1>, q4_rows<2>, q4_rows<3>, q4_rows<4>, q4_rows<5>, q4_rows<6>, q4_rows<7>,
-     q4_rows<8>},
-    {q8_rows<1>, q8_rows<2>, q8_rows<3>, q8_rows<4>, q8_rows<5>, q8_rows<6>, q8_rows<7>,
-     q8_rows<8>}};
+    {q4_rows<1>, q4_rows<2>, q4_rows<3>, q4_rows<4>, q4_rows<5>, q4_rows<6>, q4_rows<7>, q4_rows<8>,
+     q4_rows<9>, q4_rows<10>, q4_rows<11>, q4_rows<12>},
+    {q8_rows<1>, q8_rows<2>, q8_rows<3>, q8_rows<4>, q8_rows<5>, q8_rows<6>, q8_rows<7>, q8_rows<8>,
+     q8_rows<9>, q8_rows<10>, q8_rows<11>, q8_rows<12>}};
 #else
 constexpr int kBlock = 4;
 constexpr RowsFunction kRows[2][kBlock] = {{q4_rows<1>, q4_rows<2>, q4_rows<3>, q4_rows<4>},

@@ -83,6 +83,7 @@ struct Step {
   float* tap_out;    // [taps, R, H]
   float* logit_out;  // [Q, vocab]
   float* hidden;     // [R, H]
+  float* wanted_hidden;  // [Q, H] of the last layer
   float* qkv;        // [R, (heads + 2 kv heads) * D]
   float* mixed;      // [R, heads * D]
   float* activated;  // [R, I]
@@ -93,11 +94,23 @@ struct Scratch {  // of one thread
   float* channels;    // [2, R padded, 16]
   uint8_t* unpacked;  // a few groups of a tile
   float* scores;      // [rows, heads, keys]
-  float* weights;     // [heads, groups, 16]
-  float* values;      // [16, D padded]
+  int16_t* weights;   // [heads, groups, 16]
+  int16_t* values;    // [8 pairs of keys, D, 2]
+  float* rounding;    // [groups, 17]
   float* mixing;      // [rows, heads, D padded], then the sums
   uint8_t* page;      // a gathered tile
 };
+
+// A page keeps its values by pairs of keys: [8][D][2]. These take and put one key's.
+inline void take_values(const uint8_t* values, int lane, int dim, uint8_t* to) {
+  const uint8_t* from = values + lane / 2 * dim * 2 + lane % 2;
+  for (int i = 0; i < dim; ++i) to[i] = from[2 * i];
+}
+
+inline void put_values(uint8_t* values, int lane, int dim, const uint8_t* from) {
+  uint8_t* to = values + lane / 2 * dim * 2 + lane % 2;
+  for (int i = 0; i < dim; ++i) to[2 * i] = from[i];
+}
 
 // Everything that is compiled per instruction set.
 struct Kernels {

@@ -1,64 +1,19 @@
 // The phases of a step, in order; all of it in one parallel region.
-#include <immintrin.h>
-
-#include <chrono>
 #include <cmath>
 #include <cstring>
 
 #include "engine.h"
+#include "walk.h"
 
 namespace dflash {
-namespace {
-
-// One thread's way through the phases: it takes units until none is left, then meets the others.
-class Walk {
- public:
-  Walk(Runtime& runtime, double* spent_us) : runtime_(runtime), spent_us_(spent_us) {
-    control_ = _mm_getcsr();
-    _mm_setcsr(0x1f80);  // nearest even, subnormals kept: the same on every thread
-    runtime_.kernels->enter();
-    since_ = std::chrono::steady_clock::now();
-  }
-  ~Walk() {
-    runtime_.kernels->leave();
-    _mm_setcsr(control_);
-  }
-
-  template <class Work>
-  void phase(int kind, int units, int at_once, Work&& work) {
-    std::atomic<int>& next = runtime_.counters[index_++].next;
-    for (;;) {
-      const int begin = next.fetch_add(at_once, std::memory_order_relaxed);
-      if (begin >= units) break;
-      const int end = begin + at_once < units ? begin + at_once : units;
-      for (int unit = begin; unit < end; ++unit) work(unit);
-    }
-    runtime_.pool.meet();
-    if (!spent_us_) return;
-    const auto now = std::chrono::steady_clock::now();
-    spent_us_[kind] += std::chrono::duration<double, std::micro>(now - since_).count();
-    since_ = now;
-  }
-
- private:
-  Runtime& runtime_;
-  double* spent_us_;
-  unsigned control_;
-  size_t index_ = 0;
-  std::chrono::steady_clock::time_point since_;
-};
-
-}  // namespace
-
 void Engine::run() {
-  constexpr int kPhasesOfLayer = 11;
+  constexpr int kPhasesOfLayer = 12;
   const Step& s = step;
   const Kernels& k = *runtime.kernels;
   const int hidden = model.hidden, inner = model.heads * model.head_dim, between = model.intermediate;
   const int64_t all = int64_t(model.heads + 2 * model.kv_heads) * model.head_dim;
   const int threads = runtime.pool.size();
   const int rows_at_once = (s.rows + 2 * threads - 1) / (2 * threads);
-  const int units_at_once = s.units > 8 * threads ? 3 : 1;
   runtime.reserve_phases(size_t(model.layers) * kPhasesOfLayer + 3);
   runtime.pool.run([&](int thread) {
     Walk walk(runtime, timed && thread == 0 ? phase_us.data() : nullptr);
@@ -76,18 +31,27 @@ void Engine::run() {
       walk.phase(1, s.rows, rows_at_once, [&](int r) { k.norm_row(s, w.attention_norm, r); });
       project(2, *w.qkv, s.in_hidden, s.rows, s.qkv, all, false, 4);
       walk.phase(3, s.rows, rows_at_once, [&](int r) { k.place(s, l, r); });
-      walk.phase(4, s.units, units_at_once,
-                 [&](int u) { k.attend(s, l, u, u + 1 < s.units ? u + 1 : -1, scratch); });
-      walk.phase(5, s.rows, rows_at_once,
-                 [&](int r) { k.quantise(s.mixed + int64_t(r) * inner, inner, s.in_mixed, r); });
-      project(6, *w.output, s.in_mixed, s.rows, s.hidden, hidden, true, 4);
-      walk.phase(7, s.rows, rows_at_once, [&](int r) { k.norm_row(s, w.mlp_norm, r); });
-      walk.phase(8, w.gate_up->tiles / 2, 4, [&](int tile) {
-        k.swiglu(*w.gate_up, s.in_hidden, s.rows, tile, s.activated, between, scratch);
+      // from here on, the last layer's other rows are of no use to anybody
+      const bool narrow = wanted.rows < s.rows && l == model.layers - 1;
+      const Step& c = narrow ? wanted : s;
+      if (narrow)
+        walk.phase(0, c.rows, rows_at_once, [&](int i) {
+          std::memcpy(c.hidden + int64_t(i) * hidden, s.hidden + s.logit_rows[i] * hidden,
+                      hidden * sizeof(float));
+        });
+      walk.foreseeing_phase(4, c.units, [&](int u, int next) { k.attend(c, l, u, next, scratch); });
+      walk.phase(5, c.rows, rows_at_once, [&](int r) {
+        const int64_t row = narrow ? s.logit_rows[r] : r;
+        k.quantise(s.mixed + row * inner, inner, s.in_mixed, r);
       });
-      walk.phase(9, s.rows, rows_at_once,
+      project(6, *w.output, s.in_mixed, c.rows, c.hidden, hidden, true, 4);
+      walk.phase(7, c.rows, rows_at_once, [&](int r) { k.norm_row(c, w.mlp_norm, r); });
+      walk.phase(8, w.gate_up->tiles / 2, 4, [&](int tile) {
+        k.swiglu(*w.gate_up, s.in_hidden, c.rows, tile, s.activated, between, scratch);
+      });
+      walk.phase(9, c.rows, rows_at_once,
                  [&](int r) { k.quantise(s.activated + int64_t(r) * between, between, s.in_inner, r); });
-      project(10, *w.down, s.in_inner, s.rows, s.hidden, hidden, true, 2);
+      project(10, *w.down, s.in_inner, c.rows, c.hidden, hidden, true, 2);
       if (tap < s.taps && s.tap_layers[tap] == l) {
         walk.phase(11, s.rows, rows_at_once, [&](int r) {
           std::memcpy(s.tap_out + (int64_t(tap) * s.rows + r) * hidden,
@@ -97,7 +61,7 @@ void Engine::run() {
       }
     }
     if (s.logits) {
-      walk.phase(12, s.logits, rows_at_once, [&](int i) { k.norm_logits(s, i); });
+      walk.phase(12, s.logits, rows_at_once, [&](int i) { k.norm_logits(wanted, i); });
       project(13, *model.head, s.in_final, s.logits, s.logit_out, model.vocab, false, 8);
     }
   });
@@ -112,20 +76,24 @@ void Engine::move(const int64_t* from, const int64_t* to, int count) {
   for (int64_t plane = 0; plane < int64_t(m.layers) * m.kv_heads; ++plane) {
     uint8_t* base = m.pool + plane * m.pages * m.page_bytes;
     uint8_t* h = held.data();
+    const auto page_of = [&](int64_t slot) { return base + slot / kTile * m.page_bytes; };
     const auto each_part = [&](int64_t slot, auto&& part) {
-      uint8_t* page = base + slot / kTile * m.page_bytes;
+      uint8_t* page = page_of(slot);
       const int lane = int(slot % kTile);
       for (int i = 0; i < dim / 4; ++i) part(page + (i * kTile + lane) * 4, 4);
       for (int g = 0; g < groups; ++g) part(page + key_scales + (g * kTile + lane) * 4, 4);
-      part(page + values + lane * dim, dim);
       for (int g = 0; g < groups; ++g) part(page + value_scales + (g * kTile + lane) * 4, 4);
     };
     // everything is read before anything is written
-    for (int i = 0; i < count; ++i)
+    for (int i = 0; i < count; ++i, h += dim) {
       each_part(from[i], [&](uint8_t* p, int n) { std::memcpy(h, p, n), h += n; });
+      take_values(page_of(from[i]) + values, int(from[i] % kTile), dim, h);
+    }
     h = held.data();
-    for (int i = 0; i < count; ++i)
+    for (int i = 0; i < count; ++i, h += dim) {
       each_part(to[i], [&](uint8_t* p, int n) { std::memcpy(p, h, n), h += n; });
+      put_values(page_of(to[i]) + values, int(to[i] % kTile), dim, h);
+    }
   }
 }
 

@@ -14,6 +14,7 @@ from tiny_models import TinyShape
 from engine.config import EngineConfig
 from engine.dfm.container import ModelFile
 from engine.draft.head.block_head import BlockHead
+from engine.kernels.cpu.runtime import NativeMatrix
 from engine.opening import OpenModel, foresight_of, open_model
 
 SHAPE = TinyShape(hidden=192, intermediate=96, heads=6, kv_heads=3)
@@ -32,7 +33,14 @@ def model(request: pytest.FixtureRequest, path: Path) -> OpenModel:
 
 
 @pytest.fixture(
-    params=[{}, {"layers": 0}, {"layers": 2}, {"groups": 3, "rank": 96, "intermediate": 96}],
+    params=[
+        {},
+        {"layers": 0},
+        {"layers": 2},
+        {"window": 0},
+        {"groups": 3, "rank": 96, "intermediate": 96},
+        {"window": 0, "groups": 3, "rank": 96, "intermediate": 96},
+    ],
     ids=str,
 )
 def head(request: pytest.FixtureRequest, model: OpenModel, path: Path) -> BlockHead:
@@ -58,6 +66,21 @@ def test_drafting_for_several_is_drafting_for_each(head: BlockHead) -> None:
         assert alone
 
 
+def test_what_is_computed_natively_is_what_the_network_says(head: BlockHead) -> None:
+    possible = isinstance(head.linears["root"][0], NativeMatrix) and head.shape.groups == 1
+    assert (head.native is not None) == (possible and not head.shape.attends)
+    if head.native is None:
+        return
+    windows = [np.arange(5), np.arange(20, 60), np.array([63, 2, 40]), np.arange(0)]
+    drafts = head.foresee([3, 200, 17, 3], windows, 3)
+    head.native = None
+    for ours, theirs in zip(drafts, head.foresee([3, 200, 17, 3], windows, 3), strict=True):
+        assert [edge[:3] for edge in ours] == [edge[:3] for edge in theirs]
+        assert [edge.probability for edge in ours] == pytest.approx(
+            [edge.probability for edge in theirs], rel=1e-3
+        )
+
+
 def test_edges_form_a_lattice_of_distinct_tokens_within_the_depth(head: BlockHead) -> None:
     for depth_limit in (1, 2, 8):
         (edges,) = head.foresee([3], [np.arange(30)], depth_limit)
@@ -79,8 +102,8 @@ def test_features_go_where_their_slots_go(head: BlockHead) -> None:
 
 
 def test_only_the_window_counts(head: BlockHead) -> None:
-    near = np.arange(30, 30 + head.shape.window)
+    near = np.arange(30, 30 + max(head.shape.window, 2))
     (edges,) = head.foresee([9], [near], 3)
     assert head.foresee([9], [np.concatenate([np.arange(10), near])], 3) == [edges]
-    # without layers only the last token's features are looked at
-    assert (head.foresee([9], [near[1:]], 3) == [edges]) == (head.shape.layers == 0)
+    # where nothing attends only the last token's features are looked at
+    assert (head.foresee([9], [near[1:]], 3) == [edges]) == (not head.shape.attends)

@@ -40,7 +40,10 @@ def test_what_is_written_is_read(head: HeadFile, tmp_path: Path) -> None:
     for name, value in head.block.linears.items():
         assert np.array_equal(again.block.linears[name], value)
     for name, value in head.block.vectors.items():
-        assert np.array_equal(again.block.vectors[name], value)
+        # the largest is kept in half precision
+        kept = value.astype(np.float16) if name == "predecessors" else value
+        assert np.array_equal(again.block.vectors[name], kept)
+        assert again.block.vectors[name].dtype == np.float32
     assert again.phrases.successors([1, 2, 3]) == head.phrases.successors([1, 2, 3]) != []
     assert list(tmp_path.iterdir()) == [path]
 

@@ -42,25 +42,30 @@ def counted(shape: HeadShape) -> int:
     fused, injected = network.features(torch.zeros(len(shape.tap_layers), 1, shape.hidden))
     window = injected.expand(1, shape.window, -1)
     roots, visible = torch.zeros(1, shape.hidden), torch.ones(1, shape.window, dtype=torch.bool)
-    network.logits(network.slots(roots, fused, window, visible).flatten(0, 1))
-    network.succession(torch.zeros(shape.expansions, dtype=torch.int64))
+    hidden = network.slots(roots, fused, window, visible).flatten(0, 1)
+    network.logits(hidden)
+    network.succession(
+        hidden[:1].expand(shape.expansions, -1), torch.zeros(shape.expansions, dtype=torch.int64)
+    )
     keys = shape.window + shape.slots + 1
-    for layer in range(shape.layers):
+    for layer in range(shape.layers if shape.window else 0):
         queries = shape.slots + (layer < shape.layers - 1)
         total += 2 * queries * keys * shape.heads * shape.head_dim  # scores, then values
     return total
 
 
 def test_the_shape_knows_what_a_pass_computes() -> None:
-    for shape in (default_shape(SMOLLM2), default_shape(SMOLLM2, groups=3)):
+    for shape in (default_shape(SMOLLM2, window=64), default_shape(SMOLLM2, groups=3)):
         for layers in (0, 1, 2):
             deeper = HeadShape(**{**_fields(shape), "layers": layers})
             assert deeper.products == counted(deeper)
 
 
 def test_sliced_by_the_models_key_value_heads_it_costs_at_most_two_fifths() -> None:
-    dense, grouped = default_shape(SMOLLM2), default_shape(SMOLLM2, groups=SMOLLM2.kv_heads)
-    assert counted(grouped) <= 0.4 * counted(dense)
+    for window in (0, 64):
+        dense = default_shape(SMOLLM2, window=window)
+        grouped = default_shape(SMOLLM2, window=window, groups=SMOLLM2.kv_heads)
+        assert counted(grouped) <= 0.4 * counted(dense)
 
 
 def test_a_group_has_whole_heads_and_whole_blocks() -> None:

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from energy_cases import a_trace
 
 from metering.energy.protocols import EnergySource
-from metering.energy.sources import CpuTimeEstimate, RaplPowercap, Unmetered
+from metering.energy.sources import CpuTimeEstimate, RaplPowercap, TraceReplay, Unmetered
 from metering.errors import SourceUnavailable
 from metering.events import EnergyClass
 
@@ -30,7 +31,11 @@ def unmetered(_: Path) -> EnergySource:
     return Unmetered("there is none")
 
 
-OPENERS = {"cpu_time": cpu_time, "rapl": rapl, "unmetered": unmetered}
+def replay(root: Path) -> EnergySource:
+    return TraceReplay(a_trace(root / "trace.jsonl", [(0, 5), (1000, 9), (3000, 9), (7000, 40)]))
+
+
+OPENERS = {"cpu_time": cpu_time, "rapl": rapl, "replay": replay, "unmetered": unmetered}
 
 
 @pytest.fixture(params=OPENERS)

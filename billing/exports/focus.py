@@ -1,0 +1,420 @@
+"""One tenant's month as FOCUS rows: its invoices to the cent, and what no invoice has billed yet.
+
+    usage, refunds       one row a day, price and bearer (project, key, end user, tags)
+    prices of the month  one row each, as on the invoice
+    tax, credit spent    one row each
+    rounding             what makes the exact charges the invoice's whole cents
+    purchases of credit  billed when they were bought; what they pay for is billed at nothing
+
+The rows of an invoice add up to what it asks to be paid. Where what was booked about the time an
+invoice was drawn up can't be told apart, a row of the difference keeps that so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from billing import catalogue, periods
+from billing.errors import InvalidPeriod
+from billing.exports import charges, list_prices
+from billing.exports.charges import Booked, Part
+from billing.exports.columns import PLACES, Row
+from billing.invoices import closing, parties
+from billing.invoices.drafting import LINE_KINDS, UNBILLED_STATES
+from billing.invoices.tables import credit_notes, invoice_lines, invoices
+from billing.invoices.wording import COMPONENTS
+from billing.ledger.accounts import Account, AccountKind
+from billing.ledger.balances import currency_of
+from billing.money import EXACT
+from billing.periods import Period
+from billing.rating import Component
+from billing.tables import transfers
+from billing.tariffs import Tariff
+
+SERVICE = {
+    "ServiceCategory": "AI and Machine Learning",
+    "ServiceSubcategory": "Generative AI",
+    "ServiceName": "DFlash Gateway",
+}
+EVER_US = 2**63 - 1
+STEP = Decimal(1).scaleb(-PLACES)
+ROUNDING = Context(prec=120)
+PER_MILLION = frozenset({"input", "output", "energy", "information", "blocks"})
+
+Key = tuple[str | None, ...]
+
+
+@dataclass(slots=True)
+class Owed:
+    """What is left of an invoice line once the rows of its parts are out."""
+
+    quantity: Decimal
+    amount_nano: int
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """What every row of one invoice, or of what none has billed, begins with."""
+
+    connection: Connection
+    tenant_id: str
+    head: Row
+    projects: Mapping[str, str]
+    bases: dict[str, Tariff | None] = field(default_factory=dict)  # list prices, by version
+
+
+def rows(
+    connection: Connection, tenant_id: str, label: str, projects: Mapping[str, str]
+) -> Iterator[Row]:
+    """Every charge of a tenant's billing period, in a fixed order; `projects` are names by id.
+
+    Raises UnknownTenant or InvalidPeriod, before the first row.
+    """
+    period = closing.period_of(connection, tenant_id, label)
+    currency = currency_of(connection, tenant_id)
+    issuer = parties.issuer(connection).name
+    head: Row = {
+        **SERVICE,
+        "BillingAccountId": tenant_id,
+        "BillingAccountName": parties.customer(connection, tenant_id).name,
+        "InvoiceIssuerName": issuer,
+        "ProviderName": issuer,
+        "PublisherName": issuer,
+        "BillingPeriodStart": period.start_us,
+        "BillingPeriodEnd": period.end_us,
+        "BillingCurrency": currency,
+        "PricingCurrency": currency,
+    }
+    made = _rows(Book(connection, tenant_id, head, projects), period, currency)
+    return (_in_pricing_currency(row) for row in made)
+
+
+def _in_pricing_currency(row: Row) -> Row:
+    """Prices are in the currency that is billed."""
+    for name in ("ListUnitPrice", "ContractedUnitPrice", "EffectiveCost"):
+        row[f"PricingCurrency{name}"] = row.get(name)
+    return row
+
+
+def _rows(book: Book, period: Period, currency: str) -> Iterator[Row]:
+    invoice = invoices.c
+    issued = book.connection.execute(
+        select(invoices)
+        .where(
+            invoice.tenant_id == book.tenant_id,
+            invoice.period == period.label,
+            invoice.state.not_in(UNBILLED_STATES),
+        )
+        .order_by(invoice.finalised_at_us, invoice.number)
+    ).mappings()
+    for row in issued.all():
+        head = book.head | {"InvoiceId": row["number"]}
+        yield from _invoice(replace(book, head=head), row)
+        yield from _credit_notes(book, row)
+    history = _history(book, period.label)
+    last_us = history[-1][1] if history else -1
+    for part, start_us, end_us in _parts(book, period, Booked(last_us, EVER_US)):
+        yield _of_part(book, part, start_us, end_us)
+    yield from _purchases(book, period, currency)
+
+
+def _invoice(book: Book, invoice: Mapping[Any, Any]) -> Iterator[Row]:
+    line = invoice_lines.c
+    found = book.connection.execute(
+        select(invoice_lines)
+        .where(line.invoice_id == invoice["id"], line.kind.in_(LINE_KINDS))
+        .order_by(line.line)
+    )
+    lines = found.mappings().all()
+    for label in sorted({each["period"] for each in lines}):
+        own = [each for each in lines if each["period"] == label]
+        yield from _service(book, invoice["id"], label, own)
+    yield from _whole(book, invoice, sum(each["amount_nano"] for each in lines))
+
+
+def _service(
+    book: Book, invoice_id: str, label: str, lines: Sequence[Mapping[Any, Any]]
+) -> Iterator[Row]:
+    """What an invoice charges for one month of service: its own, or an earlier one's rest."""
+    service = closing.period_of(book.connection, book.tenant_id, label)
+    booked, corrects = _stretch(book, label, invoice_id)
+    left = {
+        _key(each): Owed(Decimal(each["quantity"]), each["amount_nano"])
+        for each in lines
+        if each["kind"] != "period"
+    }
+    for part, start_us, end_us in _parts(book, service, booked):
+        rest = left.setdefault(part.key, Owed(Decimal(0), 0))
+        rest.quantity -= part.quantity
+        rest.amount_nano -= part.amount_nano
+        yield _of_part(book, part, start_us, end_us)
+    span: Row = {"ChargePeriodStart": service.start_us, "ChargePeriodEnd": service.end_us}
+    if corrects:
+        span["ChargeClass"] = "Correction"
+    for key, rest in left.items():
+        if rest.quantity or rest.amount_nano:
+            yield book.head | span | _residual(key, rest)
+    for each in lines:
+        if each["kind"] == "period":
+            yield book.head | span | _periodic(each, corrects=corrects)
+
+
+def _key(line: Mapping[Any, Any]) -> Key:
+    names = ("kind", "component", "detail", "unit", "tariff_version_id")
+    return tuple(line[name] for name in names)
+
+
+def _whole(book: Book, invoice: Mapping[Any, Any], charges_nano: int) -> Iterator[Row]:
+    """What belongs to no charge: tax, what credit paid, and the rounding to whole cents."""
+    minor = invoice["minor_nano"]
+    span = {"ChargePeriodStart": invoice["start_us"], "ChargePeriodEnd": invoice["end_us"]}
+    rounding = invoice["subtotal_minor"] * minor - charges_nano
+    if rounding:
+        row = _plain("Adjustment", "Rounding to the currency's minor unit", rounding)
+        yield book.head | span | row | {"x_Component": "rounding"}
+    if invoice["tax_minor"]:
+        row = _plain("Tax", "Tax", invoice["tax_minor"] * minor)
+        yield book.head | span | row | {"x_Component": "tax"}
+    if credit := invoice["credit_minor"] * minor:
+        name = "Paid from credit" if credit > 0 else "Returned into credit"
+        # What it pays for stands at its full effective cost, so spending credit has none.
+        row = _plain("Adjustment", name, -credit) | dict.fromkeys(
+            ("ListCost", "ContractedCost", "EffectiveCost"), Decimal(0)
+        )
+        yield book.head | span | row | {"x_Component": "credit"}
+
+
+def _credit_notes(book: Book, invoice: Mapping[Any, Any]) -> Iterator[Row]:
+    """What was taken back of an invoice: documents of their own, with their own numbers."""
+    note = credit_notes.c
+    found = book.connection.execute(
+        select(credit_notes).where(note.invoice_id == invoice["id"]).order_by(note.number)
+    )
+    span = {"ChargePeriodStart": invoice["start_us"], "ChargePeriodEnd": invoice["end_us"]}
+    for row in found.mappings().all():
+        head = book.head | span | {"InvoiceId": row["number"], "x_Component": "credit_note"}
+        for category, name, amount in (
+            ("Adjustment", row["reason"], row["net_minor"]),
+            ("Tax", "Tax", row["tax_minor"]),
+        ):
+            if amount:
+                nano = -amount * invoice["minor_nano"]
+                yield head | _plain(category, f"{name} ({invoice['number']})", nano)
+
+
+def _purchases(book: Book, period: Period, currency: str) -> Iterator[Row]:
+    """Credit that was paid for in the period, and what of such was paid back."""
+    account = Account(book.tenant_id, AccountKind.TENANT_CREDIT, currency).id
+    cash = Account(None, AccountKind.CASH, currency).id
+    clearing = Account(None, AccountKind.PAYMENT_CLEARING, currency).id
+    move = transfers.c
+    bought = (move.debit_account_id.in_([cash, clearing]) & (move.credit_account_id == account)) | (
+        move.credit_account_id.in_([cash, clearing]) & (move.debit_account_id == account)
+    )
+    found = book.connection.execute(
+        select(move.id, move.credit_account_id, move.amount_nano, move.event_time_us)
+        .where(
+            bought,
+            move.event_time_us >= period.start_us,
+            move.event_time_us < period.end_us,
+        )
+        .order_by(move.seq)
+    )
+    for _, credited, amount, at_us in found.all():
+        nano = amount if credited == account else -amount
+        value = Decimal(nano).scaleb(-9)
+        yield book.head | {
+            **_plain("Purchase", "Credit bought" if nano > 0 else "Credit paid back", nano),
+            "ChargeFrequency": "One-Time",
+            "ChargePeriodStart": at_us,
+            "ChargePeriodEnd": at_us + 10**6,
+            "EffectiveCost": Decimal(0),
+            "SkuId": "credit",
+            "SkuMeter": "Credit",
+            "SkuPriceId": f"credit/{currency}",
+            "PricingCategory": "Standard",
+            "PricingQuantity": value,
+            "PricingUnit": currency,
+            "ListUnitPrice": Decimal(1),
+            "ContractedUnitPrice": Decimal(1),
+            "x_Component": "credit",
+        }
+
+
+def _history(book: Book, label: str) -> list[tuple[str, int]]:
+    """The standing invoices that bill a service period, and when each was issued, in order."""
+    line, invoice = invoice_lines.c, invoices.c
+    found = book.connection.execute(
+        select(invoice.id, invoice.finalised_at_us, invoice.number)
+        .distinct()
+        .join(invoice_lines, line.invoice_id == invoice.id)
+        .where(
+            line.tenant_id == book.tenant_id,
+            line.period == label,
+            line.kind.in_(LINE_KINDS),
+            invoice.state.not_in(UNBILLED_STATES),
+        )
+        .order_by(invoice.finalised_at_us, invoice.number)
+    )
+    return [(row.id, row.finalised_at_us) for row in found]
+
+
+def _stretch(book: Book, label: str, invoice_id: str) -> tuple[Booked, bool]:
+    """When the parts of an invoice's lines were booked, and whether another came before it."""
+    before_us = -1
+    for number, (each, issued_us) in enumerate(_history(book, label)):
+        if each == invoice_id:
+            return Booked(before_us, issued_us), number > 0
+        before_us = issued_us
+    raise InvalidPeriod(f"{invoice_id} does not bill {label}")
+
+
+def _parts(book: Book, period: Period, booked: Booked) -> Iterator[tuple[Part, int, int]]:
+    for start_us, end_us in periods.days(period):
+        for part in charges.parts(book.connection, book.tenant_id, start_us, end_us, booked):
+            yield part, start_us, end_us
+
+
+def _of_part(book: Book, part: Part, start_us: int, end_us: int) -> Row:
+    row = book.head | {
+        "ChargePeriodStart": start_us,
+        "ChargePeriodEnd": end_us,
+        "Tags": None if part.tags is None else json.loads(part.tags),
+        "x_Component": part.component,
+        "x_TariffVersion": part.tariff_version_id,
+        "x_Model": part.model,
+        "x_KeyId": part.key_id,
+        "x_EndUser": part.end_user,
+        "x_EnergyClass": part.energy_class,
+        "x_RequestCount": Decimal(part.requests),
+        "x_CompleteUnits": Decimal(part.complete_units),
+        "x_FragmentUnits": Decimal(part.fragment_units),
+        "x_InformationBits": _millionths(part.information_ubits),
+        "x_EnergyJoules": _millionths(part.shown_uj),
+    }
+    if part.project_id is not None:
+        row["SubAccountId"] = part.project_id
+        row["SubAccountName"] = book.projects.get(part.project_id, part.project_id)
+    if part.component == Component.REVIEW:
+        row["x_ReviewFee"] = Decimal(part.amount_nano).scaleb(-9)
+    if part.unit_price is None:
+        return row | _plain("Adjustment", _name(part.component, part.detail), part.amount_nano)
+    row |= _plain("Usage", _name(part.component, part.detail), part.amount_nano)
+    price = Decimal(part.unit_price)
+    listed = _list_price(book, part)
+    row |= _priced(
+        part.component,
+        part.unit,
+        part.quantity,
+        listed=price if listed is None else listed,
+        contracted=price,
+    )
+    row["SkuPriceId"] = "/".join(
+        filter(None, (part.tariff_version_id, part.component, part.detail))
+    )
+    if part.component == Component.OUTPUT and "/" in part.detail:
+        state, tier = part.detail.split("/")
+        row["x_SemanticUnitState"], row["x_ConfidenceTier"] = state, tier
+        row["SkuPriceDetails"] = {"x_SemanticUnitState": state, "x_ConfidenceTier": tier}
+    return row
+
+
+def _list_price(book: Book, part: Part) -> Decimal | None:
+    """What the line costs whoever has no prices of its own; null where it is the same tariff."""
+    version_id = part.tariff_version_id
+    if version_id is None:
+        return None
+    if version_id not in book.bases:
+        base = catalogue.version(book.connection, version_id).document.base
+        book.bases[version_id] = (
+            None if base is None else catalogue.version(book.connection, base).document
+        )
+    found = book.bases[version_id]
+    return None if found is None else list_prices.unit_price(found, part.component, part.detail)
+
+
+def _residual(key: Key, rest: Owed) -> Row:
+    _, component, detail, _, version = key
+    name = f"{_name(str(component), str(detail))}, booked while invoices were drawn up"
+    row = _plain("Adjustment", name, rest.amount_nano)
+    return row | {"x_Component": component, "x_TariffVersion": version}
+
+
+def _periodic(line: Mapping[Any, Any], *, corrects: bool) -> Row:
+    """A price of the month. Without a plain, positive unit price it is an adjustment."""
+    name = f"{line['component']}: {line['detail']}"
+    more = {"x_Component": line["component"], "x_TariffVersion": line["tariff_version_id"]}
+    price = None if line["unit_price"] is None else Decimal(line["unit_price"])
+    if price is None or price < 0 or corrects:
+        return _plain("Adjustment", name, line["amount_nano"]) | more
+    row = _plain("Usage", name, line["amount_nano"])
+    row |= _priced(
+        f"month/{line['component']}",
+        line["unit"],
+        Decimal(line["quantity"]),
+        listed=price,
+        contracted=price,
+    )
+    if line["detail"] == "flat":
+        row["ChargeFrequency"] = "Recurring"
+    sku = (line["tariff_version_id"], "period", line["component"], line["detail"])
+    return row | more | {"SkuPriceId": "/".join(sku)}
+
+
+def _plain(category: str, description: str, nano: int) -> Row:
+    """A charge without a price: all four costs are what it is billed at."""
+    cost = Decimal(nano).scaleb(-9)
+    return {
+        "ChargeCategory": category,
+        "ChargeDescription": description,
+        "ChargeFrequency": "Usage-Based" if category != "Purchase" else "One-Time",
+        "ListCost": cost,
+        "ContractedCost": cost,
+        "EffectiveCost": cost,
+        "BilledCost": cost,
+    }
+
+
+def _priced(
+    component: str, unit: str, quantity: Decimal, *, listed: Decimal, contracted: Decimal
+) -> Row:
+    """Quantity and prices, a million units at a time where so priced, and their products."""
+    by_million = component in PER_MILLION
+    pricing = quantity.scaleb(-6, EXACT) if by_million else quantity
+    name = unit.replace("_", " ").capitalize()
+    row: Row = {
+        "SkuId": component,
+        "SkuMeter": name,
+        "PricingCategory": "Standard",
+        "PricingQuantity": pricing,
+        "PricingUnit": f"1000000 {name}" if by_million else name,
+        "ConsumedQuantity": quantity,
+        "ConsumedUnit": name,
+    }
+    for kind, each in (("List", listed), ("Contracted", contracted)):
+        price = _rounded(each.scaleb(6, EXACT) if by_million else each)
+        row[f"{kind}UnitPrice"] = price
+        row[f"{kind}Cost"] = _rounded(EXACT.multiply(pricing, price))
+    return row
+
+
+def _rounded(value: Decimal) -> Decimal:
+    """To the decimal places of a file: only a price of many fine multipliers has more."""
+    exponent = value.as_tuple().exponent
+    assert isinstance(exponent, int)
+    return value.quantize(STEP, ROUND_HALF_EVEN, ROUNDING) if exponent < -PLACES else value
+
+
+def _name(component: str, detail: str) -> str:
+    name = COMPONENTS.get(component, component.replace("_", " "))
+    return f"{name} ({detail})" if detail else name
+
+
+def _millionths(value: int | None) -> Decimal | None:
+    return None if value is None else Decimal(value).scaleb(-6)

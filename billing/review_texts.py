@@ -1,0 +1,59 @@
+"""What a reviewer sees of an item, and what becomes of its correction.
+
+Reviewers see prompt and output with what points at a person hidden; a correction is written around
+the marks, which become again what they hide before it is kept. Both sides are made anew from the
+stored text, so that no list of what was hidden is ever kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from billing.redaction import Redacted, Redaction
+from billing.review_items import ReviewItem
+from metering import queries
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewTexts:
+    """The texts of one item, redacted; null once they are erased."""
+
+    prompt: Any  # as it was sent: an object that holds a prompt, or messages
+    output: Redacted | None
+    edited_output: str | None
+    redaction: Redaction
+
+
+def texts(connection: Connection, item: ReviewItem) -> ReviewTexts:
+    """What a reviewer may see of an item."""
+    request = queries.request(connection, item.tenant_id, item.request_id)
+    redaction = Redaction()
+    prompt = _redacted(redaction, request.prompt) if request else None
+    output = None
+    if request is not None and request.output is not None:
+        output = redaction.redact(request.output)
+    edited = item.edited_output
+    return ReviewTexts(
+        prompt,
+        output,
+        None if edited is None else redaction.redact(edited).text,
+        redaction,
+    )
+
+
+def corrected(connection: Connection, item: ReviewItem, edited: str | None) -> str | None:
+    """A reviewer's correction with what its marks hide put back."""
+    return None if edited is None else texts(connection, item).redaction.restore(edited)
+
+
+def _redacted(redaction: Redaction, value: Any) -> Any:
+    if isinstance(value, str):
+        return redaction.redact(value).text
+    if isinstance(value, list):
+        return [_redacted(redaction, each) for each in value]
+    if isinstance(value, dict):
+        return {name: _redacted(redaction, each) for name, each in value.items()}
+    return value

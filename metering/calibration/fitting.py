@@ -1,0 +1,164 @@
+"""Fitting curves to labels: isotonic regression, judged on what each fit has not seen.
+
+scikit-learn does the fitting (Zadrozny and Elkan 2002). A curve never claims to be surer than its
+labels allow: it stays within the rule of succession, `1 / (n + 2)` from certainty. Figures are
+cross-fitted over five folds of whole requests, because units of one answer err together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from sklearn.isotonic import IsotonicRegression
+
+from metering.calibration.curves import ONE, REQUEST, Calibration, Curve
+from metering.calibration.figures import Array, Figures, column, figures
+from metering.calibration.guarantees import Guarantee, guarantee, least_labels
+from metering.calibration.labels import Label, independent
+from metering.confidence import REVIEW_BELOW
+from metering.errors import NotCalibrated
+
+FOLDS = 5
+
+
+class KindReport(msgspec.Struct, frozen=True):
+    """What one kind's labels came to. Without a curve it is uncalibrated, and `reason` says why."""
+
+    kind: str
+    labels: int
+    requests: int
+    sampled: int  # independent labels of the audit sample
+    right: float | None  # the weighted share that was right
+    raw: Figures | None
+    calibrated: Figures | None  # cross-fitted
+    guarantee: Guarantee | None
+    curve: Curve | None
+    reason: str | None = None
+
+
+class Report(msgspec.Struct, frozen=True):
+    """A calibration with everything that speaks for it; stored whole, as it was fitted."""
+
+    model: str
+    model_checksum: str
+    error: float
+    confidence: float
+    least_labels: int
+    kinds: tuple[KindReport, ...]
+    review_below: str | None
+    revision: int  # of this model's calibrations, from 1
+
+    @property
+    def id(self) -> str:
+        """Derived from the content."""
+        return f"cal_{hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]}"
+
+    @property
+    def curves(self) -> dict[str, Curve]:
+        """The curves of the kinds that have one."""
+        return {each.kind: each.curve for each in self.kinds if each.curve is not None}
+
+    def calibration(self) -> Calibration:
+        """What scores are calibrated with."""
+        return Calibration(self.id, self.model, self.model_checksum, self.curves, self.review_below)
+
+
+def fit(
+    model: str,
+    model_checksum: str,
+    labels: Sequence[Label],
+    *,
+    error: float = 0.05,
+    confidence: float = 0.95,
+    guard: bool = False,
+    revision: int = 1,
+) -> Report:
+    """Fit every kind's curve and find its guarantee.
+
+    With `guard` answers below the guaranteed score go to review. Raises NotCalibrated where there
+    is no such score to guard by.
+    """
+    kinds = sorted({label.kind for label in labels}, key=lambda kind: (kind != REQUEST, kind))
+    reports = tuple(
+        _fit_kind(kind, [each for each in labels if each.kind == kind], error, confidence)
+        for kind in kinds
+    )
+    review_below = None
+    if guard:
+        promised = next(
+            (each.guarantee for each in reports if each.kind == REQUEST and each.guarantee), None
+        )
+        if promised is None:
+            raise NotCalibrated(
+                f"no score of a whole answer promises at most {error:g} errors at {confidence:g}"
+            )
+        review_below = promised.threshold
+    least = least_labels(error, confidence)
+    return Report(model, model_checksum, error, confidence, least, reports, review_below, revision)
+
+
+def _fit_kind(kind: str, labels: list[Label], error: float, confidence: float) -> KindReport:
+    requests = len({label.request_id for label in labels})
+    sampled = independent(label for label in labels if label.sampled)
+    least = least_labels(error, confidence)
+    if len(sampled) < least:
+        return KindReport(
+            kind=kind,
+            labels=len(labels),
+            requests=requests,
+            sampled=len(sampled),
+            right=None,
+            raw=None,
+            calibrated=None,
+            guarantee=None,
+            curve=None,
+            reason=f"{len(sampled)} of the {least} sampled labels that could promise anything",
+        )
+    score = column([label.score / ONE for label in labels])
+    right = column([label.correct for label in labels])
+    weight = column([label.weight for label in labels])
+    folds = np.array([_fold(label.request_id) for label in labels])
+    below = float(REVIEW_BELOW)
+    return KindReport(
+        kind=kind,
+        labels=len(labels),
+        requests=requests,
+        sampled=len(sampled),
+        right=float(np.average(right, weights=weight)),
+        raw=figures(score, right, weight, below),
+        calibrated=figures(
+            _cross_fitted(score, right, weight, folds, requests), right, weight, below
+        ),
+        guarantee=guarantee(sampled, error, confidence),
+        curve=_curve(score, right, weight, requests),
+    )
+
+
+def _curve(score: Array, right: Array, weight: Array, requests: int) -> Curve:
+    margin = 1 / (requests + 2)
+    model = IsotonicRegression(y_min=margin, y_max=1 - margin, out_of_bounds="clip")
+    model.fit(score, right, sample_weight=weight)
+    scores = np.rint(model.X_thresholds_ * ONE).astype(int).tolist()
+    rates = np.rint(model.y_thresholds_ * ONE).astype(int).tolist()
+    return Curve(tuple(scores), tuple(rates))
+
+
+def _cross_fitted(
+    score: Array, right: Array, weight: Array, folds: np.ndarray, requests: int
+) -> Array:
+    said = np.empty_like(score)
+    for fold in range(FOLDS):
+        own = folds == fold
+        if not own.any():
+            continue
+        seen = ~own if (~own).any() else own
+        curve = _curve(score[seen], right[seen], weight[seen], requests)
+        said[own] = np.interp(score[own] * ONE, curve.scores, curve.rates) / ONE
+    return said
+
+
+def _fold(request_id: str) -> int:
+    return hashlib.sha256(f"fold:{request_id}".encode()).digest()[0] % FOLDS

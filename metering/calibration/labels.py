@@ -1,0 +1,83 @@
+"""Labels: scores of text that somebody judged, and how likely each was to be judged at all."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select
+
+from metering.calibration.curves import to_parts
+from metering.calibration_tables import confidence_labels
+
+WHOLE = -1  # the index of the whole answer, among the indexes of its units
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A score and whether its text was right.
+
+    It stands for `1 / inclusion` such texts. `sampled` ones were drawn whatever their score, so
+    that they alone say how often text is wrong.
+    """
+
+    request_id: str
+    unit_index: int
+    model: str
+    model_checksum: str | None
+    kind: str
+    geo_mean: str
+    correct: bool
+    inclusion_ppm: int
+    sampled: bool
+
+    @property
+    def score(self) -> int:
+        """The score in ten thousandths."""
+        return to_parts(self.geo_mean)
+
+    @property
+    def weight(self) -> float:
+        """How many texts it stands for."""
+        return 1_000_000 / self.inclusion_ppm
+
+
+def labels(connection: Connection, model: str, model_checksum: str) -> list[Label]:
+    """The labels of one model file, in the order of request and unit."""
+    names = [column for column in confidence_labels.columns if column.name != "labelled_at_us"]
+    rows = connection.execute(
+        select(*names)
+        .where(
+            confidence_labels.c.model == model,
+            confidence_labels.c.model_checksum == model_checksum,
+        )
+        .order_by(confidence_labels.c.request_id, confidence_labels.c.unit_index)
+    ).mappings()
+    return [Label(**row) for row in rows]
+
+
+def labelled_models(connection: Connection) -> list[tuple[str, str]]:
+    """The models, and their files' checksums, that labels exist of."""
+    stored = confidence_labels.c
+    rows = connection.execute(
+        select(stored.model, stored.model_checksum)
+        .where(stored.model_checksum.is_not(None))
+        .distinct()
+        .order_by(stored.model, stored.model_checksum)
+    )
+    return [(model, checksum) for model, checksum in rows]
+
+
+def independent(found: Iterable[Label]) -> list[Label]:
+    """One of each request's labels, drawn by hashing: units of one answer err together."""
+    chosen: dict[str, Label] = {}
+    for label in found:
+        held = chosen.get(label.request_id)
+        if held is None or _draw(label) < _draw(held):
+            chosen[label.request_id] = label
+    return list(chosen.values())
+
+
+def _draw(label: Label) -> bytes:
+    return hashlib.sha256(f"{label.request_id}:{label.unit_index}".encode()).digest()
