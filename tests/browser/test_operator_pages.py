@@ -191,3 +191,31 @@ def test_reconciliation_finds_no_difference_and_finds_one(
     periods = tab.page.locator("section", has=tab.page.locator("#periods-title"))
     expect(periods.get_by_role("row")).to_have_count(2)
     expect(periods).to_contain_text(world.house.tenant_id)
+
+
+def test_costs_appear_once_the_operator_states_its_rates(
+    world: World, base_url: str, tab: Tab
+) -> None:
+    world.settle(unit(8))
+    tab.sign_in(base_url, world.house.operator)
+    page = tab.page
+    page.get_by_role("link", name="Economics").click()
+    expect(page.get_by_text("Give the machine’s price")).to_be_visible()
+    page.get_by_label("Machine, an hour").fill("2.50")
+    page.get_by_role("button", name="Reckon").click()
+    expect(page.locator("#no-fit")).to_contain_text("on record are 0 at 0")
+    expect(page.locator("#margins tbody tr")).to_have_count(1)
+    figures = {"gpus": "2", "gpu_hour": "1", "kw_per_gpu": "1", "people": "1"}
+    for fleet in ("before", "after"):
+        for name, value in (figures | {"iteration_days": "10"}).items():
+            page.locator(f"#{fleet}_{name}").fill(value)
+    page.locator("#after_gpus").fill("1")
+    for name, value in (("person_year", "1000"), ("kwh", "1"), ("pue", "x"), ("one_off", "8760")):
+        page.locator(f"#{name}").fill(value)
+    page.locator("#years").fill("1")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.get_by_role("alert")).to_contain_text("pue: must be")
+    page.locator("#pue").fill("1")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#verdict")).to_contain_text("paid back after 6 months")
+    expect(page.locator("#no-fit")).to_be_visible()  # the rates were kept

@@ -3,9 +3,10 @@
 What differs between the two is how a projection is computed, so projections are passed in:
 `project(name, rows)`, rows by groups. Plain attention, in torch.
 
-    window        W features of committed tokens: keys and values, made when they were verified
-    slots         root | mask 1 .. mask S: see the window and each other, all at once
     slot's input  its own vector + the root's embedding + the last committed token's features
+    slots         mask 1 .. mask S, all at once; where the layers attend, they see each other,
+                  the root, which has a slot of its own then, and the window
+    window        W features of committed tokens: keys and values, made when they were verified
 
 Dims: n drafts, R rows, T taps, D hidden, G groups, H heads, K kv heads, d head dim, W window,
 S slots, L layers, V vocabulary of the head, r rank.
