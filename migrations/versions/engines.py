@@ -1,6 +1,6 @@
 """The engine that a request was admitted for: what a receipt may say after a restart.
 
-Revision engines, after confidence.
+Revision engines, after meters.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "engines"
-down_revision = "confidence"
+down_revision = "meters"
 branch_labels = None
 depends_on = None
 
