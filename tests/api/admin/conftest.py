@@ -29,7 +29,10 @@ def house(sqlite_database: Engine, held_clock: HeldClock) -> House:
 
 @pytest.fixture
 def client(sqlite_database: Engine, house: House, tmp_path: Path) -> Iterator[TestClient[Litestar]]:
-    signer = Signer.open(tmp_path / "receipt.pem")
-    cashier = Cashier(sqlite_database, None, "https://gateway.example", 1000)
-    with make_client(sqlite_database, admin_router, signer=signer, cashier=cashier) as opened:
+    with make_client(
+        sqlite_database,
+        admin_router,
+        signer=Signer.open(tmp_path / "receipt.pem"),
+        cashier=Cashier(sqlite_database, None, "https://gateway.example", 1000),
+    ) as opened:
         yield opened
