@@ -319,8 +319,10 @@ def test_credit_recharges_itself_once_and_stops_when_the_card_fails(
 ) -> None:
     with transaction(month.database) as connection:
         top_ups.set_recharge(connection, "ten_1", below_nano=2000 * 10**9, amount_minor=150_000)
+    outbox.push(month.database, stripe.provider)
+    stripe.act("card", customer=stripe.one("customer")["id"])
     assert [top_ups.recharge(month.database) for _ in range(2)] == [1, 0]
-    stripe.act("faults", faults=["", "drop after"])
+    stripe.act("faults", faults=["drop after"])
     outbox.push(month.database, stripe.provider)
     month.now_us += 60 * 10**6
     outbox.push(month.database, stripe.provider)
@@ -341,6 +343,26 @@ def test_credit_recharges_itself_once_and_stops_when_the_card_fails(
             select(top_ups_table.c.state).order_by(top_ups_table.c.created_at_us)
         )
         assert list(states) == ["paid", "failed"]
+
+
+def test_a_recharge_takes_the_card_kept_last_and_without_one_it_stops(
+    month: Month, stripe: StripeProcess
+) -> None:
+    def recharge() -> None:
+        with transaction(month.database) as connection:
+            top_ups.set_recharge(connection, "ten_1", below_nano=10**13, amount_minor=1000)
+        assert top_ups.recharge(month.database) == 1
+        outbox.push(month.database, stripe.provider)
+
+    recharge()
+    with snapshot(month.database) as connection:
+        assert "no card is kept" in (outbox.open_rows(connection)[0].error or "")
+        assert collection.account(connection, "ten_1").recharge_failed
+    bought(month, stripe)
+    deliver(month, stripe)
+    recharge()
+    deliver(month, stripe)
+    assert credit(month) == 2000 + 1000
 
 
 def test_a_tenant_that_pays_otherwise_buys_nothing_here(
