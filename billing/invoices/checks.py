@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import Connection, Engine, func, select, union_all
 
 from billing.differences import Difference
 from billing.invoices import closed_periods, drafting, issuing
 from billing.invoices.closed_periods import LatePeriod
-from billing.invoices.tables import billing_periods, invoice_lines, invoice_numbers, invoices
+from billing.invoices.tables import (
+    billing_periods,
+    credit_notes,
+    invoice_lines,
+    invoice_numbers,
+    invoices,
+)
 from billing.ledger.accounts import AccountKind
 from billing.periods import Period
 from billing.tables import accounts
@@ -77,9 +83,8 @@ def _lines(connection: Connection) -> Iterator[Difference]:
 
 def _numbers(connection: Connection) -> Iterator[Difference]:
     taken: defaultdict[str, list[int]] = defaultdict(list)
-    for number in connection.scalars(
-        select(invoices.c.number).where(invoices.c.number.is_not(None))
-    ):
+    invoiced = select(invoices.c.number).where(invoices.c.number.is_not(None))
+    for number in connection.scalars(union_all(invoiced, select(credit_notes.c.number))):
         series, _, place = number.rpartition("-")
         taken[series].append(int(place))
     for series, places in sorted(taken.items()):
