@@ -223,7 +223,7 @@ def _members(error: Exception) -> dict[str, Any]:
                 "max_cost": format_nano(error.ceiling_nano),
                 "currency": error.currency,
             }
-        case billing_errors.InvalidTariff():
+        case billing_errors.InvalidTariff() | billing_errors.InvalidEconomics():
             members = {"errors": list(error.errors)}
         case billing_errors.InvalidReceipt():
             members = {"reason": str(error.reason)}

@@ -121,6 +121,9 @@ TABLE: Mapping[type[Exception], Problem] = {
     billing_errors.ProviderRefused: Problem(
         502, "payment_provider_refused", "The payment provider will not do this", False
     ),
+    billing_errors.InvalidEconomics: Problem(
+        422, "invalid_economics", "These figures can't be reckoned with"
+    ),
     billing_errors.UsageGone: Problem(
         409, "usage_gone", "This usage can't be rated again: its summaries are gone"
     ),

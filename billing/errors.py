@@ -211,6 +211,14 @@ class CannotAudit(BillingError):
     """The work can't be done again: content erased, another model, a request still running."""
 
 
+class InvalidEconomics(BillingError):
+    """Figures that can't be reckoned with; `errors` names every fault and its place."""
+
+    def __init__(self, errors: Sequence[str]) -> None:
+        super().__init__("; ".join(errors))
+        self.errors = tuple(errors)
+
+
 class UsageGone(BillingError):
     """Past usage that can't be rated again, because its request summaries are not there."""
 

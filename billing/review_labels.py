@@ -75,16 +75,17 @@ def unchanged(
 ) -> frozenset[int] | None:
     """The units that a correction left as they were; null where that can't be told. Pure.
 
-    Both texts are cut by the segmenter and compared unit by unit, in order.
+    Both texts are cut by the segmenter and compared unit by unit, in order; the space between units
+    is nobody's.
     """
     if output is None or edited is None:
         return None
     raw = output.encode()
-    before = [raw[unit.byte_start : unit.byte_end] for unit in summary.units]
+    before = [raw[unit.byte_start : unit.byte_end].strip() for unit in summary.units]
     segmenter = Segmenter()
     said = edited.encode()
     found = [*segmenter.feed(said), *segmenter.finish(stopped=True)]
-    after = [said[unit.start : unit.end] for unit in found]
+    after = [said[unit.start : unit.end].strip() for unit in found]
     if max(len(before), len(after)) > UNITS_MAX:
         return None
     matching = SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import msgspec
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from billing.review_items import Reason, ReviewItem, Verdict
 from billing.review_tables import review_opinions
@@ -121,16 +121,13 @@ def standing(given: Sequence[Opinion]) -> Opinion | None:
 def agreement(connection: Connection) -> Agreement:
     """How first and second opinions compare, over everything that was ever reviewed twice."""
     first, second = review_opinions.alias("first"), review_opinions.alias("second")
-    pairs = Counter(
-        connection.execute(
-            select(first.c.verdict, second.c.verdict)
-            .join(second, second.c.item_id == first.c.item_id)
-            .where(first.c.number == 1, second.c.number == 2)
-        )
-        .tuples()
-        .all()
+    rows = connection.execute(
+        select(first.c.verdict, second.c.verdict, func.count())
+        .join(second, second.c.item_id == first.c.item_id)
+        .where(first.c.number == 1, second.c.number == 2)
+        .group_by(first.c.verdict, second.c.verdict)
     )
-    return _agreement(pairs)
+    return _agreement(Counter({(one, other): count for one, other, count in rows}))
 
 
 def _agreement(pairs: Counter[tuple[str, str]]) -> Agreement:

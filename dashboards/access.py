@@ -83,6 +83,7 @@ def navigation(viewer: Viewer) -> tuple[tuple[str, str], ...]:
     return (
         ("/engine", "Engine"),
         reviews,
+        ("/economics", "Economics"),
         ("/reviewers", "Reviewers"),
         ("/reconciliation", "Reconciliation"),
         ("/unrated", "Unrated usage"),

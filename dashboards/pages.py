@@ -15,7 +15,7 @@ from billing.payments.provider import Provider
 from billing.receipts import Signer
 from dashboards import access, doors, failures
 from dashboards.billing import exports, invoices, overview, receipts, statement
-from dashboards.operator import engine, reconciliation, reviewers, reviews, unrated
+from dashboards.operator import economics, engine, reconciliation, reviewers, reviews, unrated
 from dashboards.protocols import AuditLog, FindPrincipal, Host
 from dashboards.rendering import PREFIX, STATIC
 from dashboards.security import SecurityHeaders
@@ -35,6 +35,7 @@ HANDLERS = (
     *reviews.HANDLERS,
     *reviewers.HANDLERS,
     *engine.HANDLERS,
+    *economics.HANDLERS,
     *reconciliation.HANDLERS,
     *unrated.HANDLERS,
     failures.no_such_page,

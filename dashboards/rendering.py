@@ -72,6 +72,7 @@ def environment() -> Environment:
         carbon=carbon,
         percent=percent,
         number=number,
+        estimate=estimate,
         score=score,
         instant=instant,
         span=span,
@@ -151,6 +152,13 @@ def number(value: float | int | None, decimals: int = 0) -> str:
     if value is None:
         return _unavailable()
     return f"{value:,.{decimals}f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def estimate(value: float | None) -> str:
+    """A figure that is no amount of the books: four significant digits, without an exponent."""
+    if value is None:
+        return _unavailable()
+    return f"{Decimal(f'{value:.3e}'):f}".replace("-", "\N{MINUS SIGN}")
 
 
 def score(value: str | None) -> str:

@@ -64,6 +64,8 @@ COMMANDS: dict[str, Entry] = {
     "invoice": Entry("billing.invoices.cli", "Close periods, and list and settle invoices."),
     "export": Entry("api.exports.cli", "Write charges as FOCUS data, and usage and receipts."),
     "payments": Entry("billing.payments.cli", "Push to the payment provider, and see what waits."),
+    "economics": Entry("billing.economics.cli", "Estimate what serving costs; compare fleets."),
+    "measure": Entry("api.measurement.cli", "Measure how fast the books are kept."),
     "reconcile": Entry("billing.cli", "Compare all books, from the engine to Stripe."),
 }
 

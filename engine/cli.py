@@ -32,7 +32,10 @@ def pull(context: Context, name: str) -> None:
 @click.option("--input", "source", required=True, type=click.Path(path_type=Path), help="A GGUF.")
 @click.option("--output", "target", required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--quant-type", default="q4", show_default=True, help="q4 or q8 (blocks of 32), or f32."
+    "--quant-type",
+    default="q4",
+    show_default=True,
+    help="q4 or q8 (blocks of 32), or f32; q5_k_m_bias_aware and the like check biases, too.",
 )
 @click.option("--rope-theta", type=float, help="Overrides the file's; required where it has none.")
 def convert(source: Path, target: Path, quant_type: str, rope_theta: float | None) -> None:

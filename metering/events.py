@@ -144,7 +144,7 @@ class RequestSummary(msgspec.Struct, frozen=True):
     blocks: int
     verified_blocks: int  # blocks that accepted at least one drafted token
     output_sha256: str
-    segmenter: str  # "units/1+ts-python@0.25.0"
+    segmenter: str  # "units/1+ts-python@0.25.0+...", every grammar with its version
     units: tuple[UnitSummary, ...]
     confidence: ConfidenceSummary | None  # null when nothing was chosen, or a score is missing
     information_ubits: int | None  # microbits; null when a score is missing

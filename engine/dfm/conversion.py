@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from engine.dfm.blocks import GROUP, Bytes, FloatArray
 from engine.dfm.container import PendingTensor, write_dfm
-from engine.dfm.encoding import QUANT_TYPES, block_bytes, encode
+from engine.dfm.encoding import BIAS_AWARE, QUANT_TYPES, block_bytes, check_biases, encode
 from engine.dfm.gguf_source import GgufSource, read_architecture
 from engine.dfm.gguf_tokenizer import read_tokenizer
 from engine.dfm.header import Architecture, ModelCard, read_cards
@@ -40,6 +40,9 @@ def convert_gguf(
     if quant_type not in QUANT_TYPES:
         raise UnsupportedModel(f"no quant type {quant_type!r}; there is: {', '.join(QUANT_TYPES)}")
     gguf_file = GgufSource(source)
+    if quant_type in BIAS_AWARE:
+        check_biases(gguf_file)
+        quant_type = BIAS_AWARE[quant_type]
     architecture = read_architecture(gguf_file, rope_theta)
     tokenizer_json, tokens = read_tokenizer(gguf_file, architecture.vocab_size)
     with source.open("rb") as file:

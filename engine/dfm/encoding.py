@@ -2,6 +2,10 @@
 
 A quant type says how weights of full precision are rounded. What the source has in 4-bit or 8-bit
 blocks of 32 is kept bit for bit, whatever the type; its other quantised formats become q8_0.
+
+Biases are kept in single precision whatever the type. A *bias-aware* type insists that they still
+are what they were: a source that has rounded them to fewer than 8 bits is refused, since no
+conversion brings back what was lost. Weights get no fewer bits than the type's name says.
 """
 
 from __future__ import annotations
@@ -14,11 +18,24 @@ from gguf.quants import quantize
 
 from engine.dfm.blocks import Q4_0_BYTES, Q4_1_BYTES, Q8_0_BYTES, Bytes, q4_1_of_q4_0
 from engine.dfm.gguf_source import GgufSource
+from engine.errors import UnsupportedModel
 
-QUANT_TYPES = ("f32", "q4", "q8")
+BIAS_AWARE = {"q4_bias_aware": "q4", "q5_k_m_bias_aware": "q8", "q8_bias_aware": "q8"}
+QUANT_TYPES = ("f32", "q4", "q8", *BIAS_AWARE)
 
 _FULL = {"F32", "F16", "BF16"}
 _FOUR_BITS = {"Q4_0", "Q4_1"}
+_WHOLE_BIASES = _FULL | {"F64", "Q8_0", "Q8_1", "Q8_K"}
+
+
+def check_biases(source: GgufSource) -> None:
+    """Raise UnsupportedModel where a bias has been rounded to fewer than 8 bits."""
+    for name in source.names():
+        if name.endswith(".bias") and source.type(name) not in _WHOLE_BIASES:
+            raise UnsupportedModel(
+                f"{source.path}: {name} has been rounded to {source.type(name)}; a bias-aware"
+                " conversion needs 8 bits at least, so start from another file"
+            )
 
 
 def block_bytes(

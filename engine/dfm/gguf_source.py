@@ -72,6 +72,10 @@ class GgufSource:
                 f"{self.path}: this GGUF's {key} cannot be read: {error}"
             ) from error
 
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all tensors, in the file's order."""
+        return tuple(self._tensors)
+
     def has(self, name: str) -> bool:
         """Tell whether a tensor exists."""
         return name in self._tensors

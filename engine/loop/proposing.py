@@ -88,13 +88,14 @@ class Proposer:
     ) -> None:
         """Learn what a step that did nothing but decode took, all in all, to draw `drawn` tokens.
 
-        `window` has what was drafted and accepted.
+        It drew for `draws` requests; `window` has what was drafted and accepted.
         """
+        draws = proposed.asked_for or draws  # who was held back would have drawn, too
         window.plain_ms = self._cost.time_ms(draws) * drawn / draws
         window.spent_ms = spent_ms
         self.degradation.take(window)
         if proposed.asked_for:
-            self._cost.observe_asking(proposed.asked_for, window.plain_ms, spent_ms)
+            self._cost.observe_asking(draws, window.plain_ms, spent_ms)
 
     def _offers(
         self, able: list[Turn], each: int, least: float, pacing: Pacing, step_index: int

@@ -16,6 +16,7 @@ from metering.queries.requests import (
     request_list,
     summary,
 )
+from metering.queries.steps import StepRun, step_runs
 from metering.queries.tenants import TenantRow, tenant
 from metering.queries.usage import (
     Bucket,
@@ -37,6 +38,7 @@ __all__ = [
     "RequestPosition",
     "RequestRow",
     "ScoreBin",
+    "StepRun",
     "TenantRow",
     "Totals",
     "UsageBucket",
@@ -46,6 +48,7 @@ __all__ = [
     "engine_health",
     "request",
     "request_list",
+    "step_runs",
     "summary",
     "tenant",
     "totals",

@@ -21,7 +21,7 @@ from metering.semantic.sentences import SPACES
 from metering.semantic.tiling import OVERSIZE, Tiling
 
 BLOCKS_MAX = 512  # deeper ones end no clause of their own
-_BRACE_PARSE_CHARS_MAX = 4096  # read again for a further brace of the same clause
+OPEN_PARSE_CHARS_MAX = 4096  # longer text that may be read more than once is not read then
 
 
 class Frame(NamedTuple):
@@ -79,7 +79,8 @@ class Script:
         if self._slash_at is not None:
             self._code(tiling, "/", self._slash_at)
         clause = self._clause
-        if clause is not None and not clause.lexer.stack:
+        readable = stopped or (clause is not None and len(clause.chars) <= OPEN_PARSE_CHARS_MAX)
+        if clause is not None and not clause.lexer.stack and readable:
             if clause.waiting:
                 self._end_header(tiling, clause)
             elif stopped or clause.line_ended:
@@ -253,7 +254,7 @@ class Script:
         """Whether a brace opens a block, whose header then closes."""
         if len(self._frames) >= BLOCKS_MAX or not clause.may_open_block():
             return False
-        if clause.has_undecided and len(clause.chars) > _BRACE_PARSE_CHARS_MAX:
+        if clause.has_undecided and len(clause.chars) > OPEN_PARSE_CHARS_MAX:
             return False
         clause.chars.append("{")
         opened = clause.lexer.stack

@@ -42,7 +42,8 @@ _BEHIND = {
     "{": "\n:\n}",
 }
 _PROMPT = "$ "  # before a command, as in a transcript
-_FUNCTION = re.compile(r"[^\s()]{1,128}\s*\(\s*\)\s*")
+_FUNCTION = re.compile(r"[^\s()]+\s*\(\s*\)\s*")
+_FUNCTION_MAX = 160
 _WORD_MAX = 16
 _ENDS_WORD = SPACES | frozenset(";|&<>()\"'`")
 
@@ -90,7 +91,7 @@ class Shell:
         elif self._chars is None:
             self._between(tiling, char, at)
         else:
-            self._take(tiling, char)
+            self._take(tiling, char, at)
         return self
 
     def finish(self, tiling: Tiling, at: int, *, stopped: bool) -> None:
@@ -134,16 +135,16 @@ class Shell:
         self._reset()
         self._chars = []
         self._fresh = False
-        self._take(tiling, char)
+        self._take(tiling, char, at)
 
-    def _take(self, tiling: Tiling, char: str) -> None:
+    def _take(self, tiling: Tiling, char: str, at: int) -> None:
         """Take a character of the clause."""
         assert self._chars is not None, "a clause was begun"
         if tiling.kind == OVERSIZE:
             self._chars.clear()
         lexer = self._lexer
         was_plain, was_document = lexer.is_plain, lexer.in_document
-        if was_plain and char in _ENDS_WORD and self._end_word(tiling, char):
+        if was_plain and char in _ENDS_WORD and self._end_word(tiling, char, at):
             return
         self._chars.append(char)
         if self._pattern and char == "(" and not self._word:
@@ -199,10 +200,10 @@ class Shell:
             self._at_command = True
 
     def _is_function(self) -> bool:
-        text = "".join((self._chars or ())[:160])
-        return len(self._chars or ()) < 160 and _FUNCTION.fullmatch(text) is not None
+        chars = self._chars or ()
+        return len(chars) < _FUNCTION_MAX and _FUNCTION.fullmatch("".join(chars)) is not None
 
-    def _end_word(self, tiling: Tiling, char: str) -> bool:
+    def _end_word(self, tiling: Tiling, char: str, at: int) -> bool:
         """A word may be over; whether it ended a header before this character."""
         word, self._word = self._word, ""
         if not word or (self._pattern and word != "esac"):
@@ -226,7 +227,7 @@ class Shell:
         self._end(tiling, header=ends)
         self._cases += ends == "in"
         self._pattern = ends == "in"
-        self._between(tiling, char, 0)
+        self._between(tiling, char, at)
         return True
 
     def _end(self, tiling: Tiling, header: str = "") -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from billing_cases import unit
 from browser_chromium import Tab, open_tab
@@ -14,6 +15,7 @@ from playwright.sync_api import Browser, expect
 
 from billing.cli import receipt
 from metering.cli_context import CliContext
+from metering.semantic import Segmenter
 
 
 def test_a_charge_appears_on_the_overview(world: World, base_url: str, tab: Tab) -> None:
@@ -75,6 +77,38 @@ def test_a_receipt_shows_the_output_unit_by_unit_and_verifies(
     expect(page.locator("tr.unit-row.lit")).to_have_count(1)
     amounts = page.locator("#receipt-lines tbody td:last-child").all_inner_texts()
     assert len(amounts) >= 2
+
+
+def test_the_units_of_a_mixed_answer_lie_over_its_text(
+    world: World, base_url: str, tab: Tab
+) -> None:
+    answer = (
+        "## 例\n\n这是一句。Next one!\n\n```js\napp.get('/', (req) => {\n"
+        "  send(`<b>${req.a}</b>`);\n});\n```\n\nDone, but"
+    )
+    data, segmenter = answer.encode(), Segmenter()
+    found = segmenter.feed(data) + segmenter.finish()
+    request_id = world.settle(
+        *(
+            msgspec.structs.replace(
+                unit(2, each.state, kind=each.kind, index=index),
+                byte_start=each.start,
+                byte_end=each.end,
+            )
+            for index, each in enumerate(found)
+        ),
+        output=answer,
+    )
+    tab.sign_in(base_url, world.house.developer)
+    tab.page.goto(f"{base_url}/dashboard/receipts/{request_id}")
+    marked = tab.page.locator("#output .semantic").evaluate_all(
+        "marks => marks.map(mark => [mark.textContent, mark.title.split(',')[0]])"
+    )
+    assert [kind for _, kind in marked] == [
+        *("heading", "sentence", "sentence", "header", "statement", "bracket", "sentence")
+    ]
+    assert [text.encode() for text, _ in marked] == [data[one.start : one.end] for one in found]
+    expect(tab.page.locator("#output .fragment")).to_have_text("Done, but")
 
 
 def test_what_is_downloaded_verifies_offline(

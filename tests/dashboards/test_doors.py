@@ -168,6 +168,7 @@ def test_a_session_secret_that_is_too_short_is_refused() -> None:
             "reviewer",
             [
                 "/engine",
+                "/economics",
                 "/reviewers",
                 "/reconciliation",
                 "/unrated",

@@ -17,9 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from fake_stripe_objects import Objects, Rejection, invalid
-
-DAY_S = 86_400
+from fake_stripe_objects import DAY_S, Objects, Rejection, invalid
 
 
 class Drop(Exception):
@@ -61,6 +59,7 @@ class Stripe(Objects):
             "/v1/checkout/sessions": self.sessions,
             "/v1/payment_intents": self.intents,
             "/v1/refunds": self.refunds,
+            "/v1/billing/meter_events": self.meter_events,
         }
         if path in whole:
             try:
@@ -83,6 +82,10 @@ class Stripe(Objects):
             "disputes": "dispute",
         }
         parts = path.split("/")[2:]
+        if parts[:2] == ["billing", "meters"]:
+            if len(parts) == 2:
+                return self.list("billing.meter")
+            return self.event_summaries(self.get(parts[2], "billing.meter"), params)
         if parts[0] == "checkout":
             return self.get(parts[2], "checkout.session")
         if parts[0] == "invoice_payments":

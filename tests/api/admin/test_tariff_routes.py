@@ -94,6 +94,6 @@ def test_a_tenant_gets_its_own_prices(
     with snapshot(sqlite_database) as connection:
         assert tariff_in_force(connection, house.tenant_id, clock.now_us()).id == mine["id"]
     actions = [
-        item["action"] for item in client.get("/admin/audit-log", headers=operator).json()["items"]
+        item["action"] for item in client.get("/admin/audit", headers=operator).json()["items"]
     ]
     assert actions.count("tariff.overridden") == 1

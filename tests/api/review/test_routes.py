@@ -121,10 +121,8 @@ def test_a_rejection_gives_the_output_back(
 
     before = available()
     token = claim(client, house.reviewer).json()["token"]
-    assert (
-        resolve(client, house.reviewer, token, verdict="reject", reasons=["unsafe"]).status_code
-        == 200
-    )
+    answer = resolve(client, house.reviewer, token, verdict="reject", reasons=["unsafe"])
+    assert answer.status_code == 200
     assert available() > before
 
 

@@ -127,24 +127,30 @@ inline void score_tile(const Page& shape, const uint8_t* page, const Rows8& quer
 
 // Turns scores into weights, not yet divided by their sum, which is returned.
 inline float soften(float* s, int length) {
+  const int whole = length / kTile * kTile;
   vf top[kHalves], sum[kHalves];
   for (int h = 0; h < kHalves; ++h) top[h] = fill(-__builtin_inff()), sum[h] = zero();
-  for (int j = 0; j < length; j += kTile)
+  for (int j = 0; j < whole; j += kTile)
+    for (int h = 0; h < kHalves; ++h) top[h] = larger(top[h], load(s + j + h * kLanes));
+  if (whole < length)
     for (int h = 0; h < kHalves; ++h)
-      top[h] = larger(top[h], first_lanes(load(s + j + h * kLanes), length - j - h * kLanes,
+      top[h] = larger(top[h], first_lanes(load(s + whole + h * kLanes), length - whole - h * kLanes,
                                           -__builtin_inff()));
   float most = largest(top[0]);
   if (kHalves == 2) {
     const float other = largest(top[kHalves - 1]);
     if (other > most) most = other;
   }
-  for (int j = 0; j < length; j += kTile)
-    for (int h = 0; h < kHalves; ++h) {
-      float* at = s + j + h * kLanes;
-      const vf e = first_lanes(exponential(sub(load(at), fill(most))), length - j - h * kLanes, 0.0f);
-      store(at, e);
-      sum[h] = add(sum[h], e);
-    }
+  const auto weight = [&](int j, int h) { return exponential(sub(load(s + j + h * kLanes), fill(most))); };
+  const auto take = [&](int j, int h, vf e) {
+    store(s + j + h * kLanes, e);
+    sum[h] = add(sum[h], e);
+  };
+  for (int j = 0; j < whole; j += kTile)
+    for (int h = 0; h < kHalves; ++h) take(j, h, weight(j, h));
+  if (whole < length)
+    for (int h = 0; h < kHalves; ++h)
+      take(whole, h, first_lanes(weight(whole, h), length - whole - h * kLanes, 0.0f));
   return total(sum);
 }
 
