@@ -16,7 +16,7 @@ from sqlalchemy.exc import DatabaseError
 from api import tenants
 from billing import catalogue, receipts, refunds
 from billing.errors import InvalidPeriod, InvoiceConflict
-from billing.invoices import closing, queries
+from billing.invoices import checks, closing, queries
 from billing.invoices.closing import Outcome
 from billing.ledger.accounts import Account, AccountKind
 from billing.ledger.balances import balance
@@ -197,6 +197,20 @@ def test_quantities_with_decimals_are_added_up_exactly(month: Month) -> None:
     line = month.issued("2026-11", "ten_2").lines[0]
     assert line.component == "information"
     assert Decimal(line.quantity) == Decimal(sum(parts)) / 10**6
+
+
+def test_a_month_with_charges_that_was_passed_over_is_named_until_it_is_closed(
+    month: Month,
+) -> None:
+    month.serve("req_1", ended_us=at("2026-11-10 12:00"))
+    after_grace(month)
+    month.issued("2026-11")
+    # As an engine of another house reports it: long after, into a month that nobody closed.
+    month.serve("req_old", ended_us=at("2026-09-10 12:00"))
+    with snapshot(month.database) as connection:
+        (found,) = checks.check(connection)
+    assert (found.check, found.subject) == ("months are closed in their order", "ten_1 2026-09")
+    month.issued("2026-09")
 
 
 def test_closing_again_issues_nothing_again(month: Month) -> None:
