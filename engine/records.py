@@ -29,7 +29,8 @@ class Work(msgspec.Struct, frozen=True, gc=False):
     prefill_tokens: int = 0  # prompt rows computed for the first time
     recomputed_tokens: int = 0  # rows computed again after a preemption: the operator's cost
     verified_nodes: int = 0  # tree nodes scored, the root among them
-    kv_read_tokens: int = 0  # keys read, summed over rows
+    kv_read_tokens: int = 0  # keys read, summed over rows but those computed again
+    recomputed_kv_tokens: int = 0  # keys read by rows computed again
 
 
 class RequestWork(msgspec.Struct, frozen=True):

@@ -74,10 +74,11 @@ class EngineService:
         self, request: GenerationRequest, processors: Sequence[LogitsProcessor] = ()
     ) -> None:
         """Take a request. Raises InvalidRequest, EngineOverloaded or EngineUnavailable."""
+        if (limits := self._limits) is not None:
+            limits.check(request)  # a schema may take seconds: no step waits for it
         with self._changed:
-            if self._state != "running" or self._limits is None:
+            if self._state != "running" or limits is None:
                 raise EngineUnavailable(f"the engine is not running: {self._state}")
-            self._limits.check(request)
             if request.request_id in self._live:
                 raise InvalidRequest(f"request {request.request_id} is live already", "request_id")
             if len(self._live) >= self._config.max_live:

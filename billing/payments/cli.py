@@ -61,15 +61,38 @@ def enrol_tenant(context: CliContext, tenant_id: str, email: str) -> None:
     click.echo(f"{tenant_id} pays through the provider")
 
 
+@payments.command("meter")
+@click.argument("tenant_id")
+@click.argument("measure", type=click.Choice(["requests", "input_tokens", "output_tokens"]))
+@click.argument("event_name")
+@click.pass_obj
+def meter_tenant(context: CliContext, tenant_id: str, measure: str, event_name: str) -> None:
+    """Tell a meter of the provider's, by its event name, what a tenant uses from this hour on."""
+    from billing.payments import meters
+    from metering.database import transaction
+
+    with _database(context) as database, transaction(database) as connection:
+        if meters.begin(connection, tenant_id, measure, event_name):
+            context.record(
+                connection,
+                action="payments.metered",
+                subject=event_name,
+                tenant_id=tenant_id,
+                measure=measure,
+            )
+    click.echo(f"{event_name} is told the {measure} of {tenant_id}")
+
+
 @payments.command("push")
 @click.pass_obj
 def push_rows(context: CliContext) -> None:
     """Send what is due now. A running gateway does so by itself."""
-    from billing.payments import outbox, top_ups
+    from billing.payments import meters, outbox, top_ups
 
     provider = _provider(context)
     with _database(context) as database:
         top_ups.recharge(database)
+        meters.queue(database)
         click.echo(f"{outbox.push(database, provider)} sent")
 
 

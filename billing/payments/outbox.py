@@ -31,7 +31,7 @@ HOUR_US = 3600 * SECOND_US
 WINDOW_US = 23 * HOUR_US  # the provider promises 24: an hour for clocks that differ
 WAIT_US_MAX = HOUR_US
 # Nothing waits for these: refused, they hold up no other row.
-ALONE = ("recharge", "refund")
+ALONE = ("recharge", "refund", "meter")
 # What an action makes, for those that come after it, and the objects it needs, by its body's name.
 MAKES = {"customer": "customer", "invoice": "invoice", "recharge": "intent", "refund": "refund"}
 
@@ -302,7 +302,9 @@ def _refused(database: Engine, row: Row, error: Exception) -> None:
         )
         if row.action == "recharge":
             connection.execute(
-                update(top_ups).where(top_ups.c.id == row.subject).values(state="failed")
+                update(top_ups)
+                .where(top_ups.c.id == row.subject, top_ups.c.state == "open")
+                .values(state="failed")
             )
             connection.execute(
                 update(payment_accounts)

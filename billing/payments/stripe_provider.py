@@ -65,6 +65,8 @@ class StripeProvider:
             "refund": self._refund,
         }
         with _translated():
+            if action == "meter":
+                return self._meter(subject, body, {"idempotency_key": key})
             return str(doing[action](subject, body, {"idempotency_key": key}).id)
 
     def find(self, action: str, subject: str, body: Body, since_us: int) -> str | None:
@@ -230,6 +232,7 @@ class StripeProvider:
     def _recharge(self, subject: str, body: Body, options: Any) -> Any:
         params: Any = {
             "customer": body["customer"],
+            "payment_method": self._card(body["customer"]),
             "amount": body["amount"],
             "currency": body["currency"],
             "description": body["description"],
@@ -239,6 +242,15 @@ class StripeProvider:
         }
         return self._client.v1.payment_intents.create(params, options)
 
+    def _card(self, customer_id: str) -> str:
+        """The card that Checkout kept last. Stripe takes none by itself but a legacy source."""
+        kept = self._client.v1.customers.payment_methods.list(
+            customer_id, {"type": "card", "limit": 1}
+        )
+        for card in kept.data:
+            return str(card.id)
+        raise Refused("no card is kept: buy credit on a page first")
+
     def _refund(self, subject: str, body: Body, options: Any) -> Any:
         params: Any = {
             "payment_intent": body["intent"],
@@ -247,11 +259,35 @@ class StripeProvider:
         }
         return self._client.v1.refunds.create(params, options)
 
+    def _meter(self, subject: str, body: Body, options: Any) -> str:
+        params: Any = {
+            "event_name": body["event"],
+            "payload": {"stripe_customer_id": body["customer"], "value": str(body["value"])},
+            "identifier": subject,
+            "timestamp": body["at_s"],
+        }
+        return str(self._client.v1.billing.meter_events.create(params, options).identifier)
+
+    def _metered(self, body: Body) -> float:
+        """What the meter has of the customer for this hour."""
+        hour: Any = {
+            "customer": body["customer"],
+            "start_time": body["at_s"],
+            "end_time": body["at_s"] + 3600,
+        }
+        for meter in self._client.v1.billing.meters.list({"limit": PAGE}).auto_paging_iter():
+            if meter.event_name == body["event"]:
+                found = self._client.v1.billing.meters.event_summaries.list(meter.id, hour)
+                return sum(each.aggregated_value for each in found.auto_paging_iter())
+        return 0.0
+
     def _find(self, action: str, subject: str, body: Body, since_us: int) -> str | None:
         if action in ("finalise", "void"):
             found = self._client.v1.invoices.retrieve(body["invoice"])
             done = ("void",) if action == "void" else _FINALISED
             return found.id if found.status in done else None
+        if action == "meter":  # an event has no address of its own: what it added up to has
+            return subject if self._metered(body) >= body["told"] + body["value"] else None
         listed: Any
         if action == "customer":
             since: Any = {"created": {"gte": since_us // 10**6 - CLOCKS_DIFFER_S}}

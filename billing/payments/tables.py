@@ -8,6 +8,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     String,
@@ -84,6 +85,31 @@ top_ups = Table(
     CheckConstraint("kind IN ('checkout', 'recharge')", name="kind"),
     CheckConstraint("state IN ('open', 'paid', 'failed')", name="state"),
     CheckConstraint("amount_minor > 0", name="amount_positive"),
+)
+
+# Which measures of which tenants the provider's own meters are told, and since which hour.
+payment_meters = Table(
+    "payment_meters",
+    metadata,
+    Column("tenant_id", Id, ForeignKey(tenants.c.id), primary_key=True),
+    Column("measure", String(16), primary_key=True),
+    Column("event_name", String(100), nullable=False),
+    Column("from_us", BigInteger, nullable=False),
+    CheckConstraint("measure IN ('requests', 'input_tokens', 'output_tokens')", name="measure"),
+)
+
+# How much of an hour was queued for them, in the transaction that queued it.
+payment_metered = Table(
+    "payment_metered",
+    metadata,
+    Column("tenant_id", Id, primary_key=True),
+    Column("measure", String(16), primary_key=True),
+    Column("start_us", BigInteger, primary_key=True),
+    Column("told", BigInteger, nullable=False),
+    ForeignKeyConstraint(
+        ["tenant_id", "measure"], [payment_meters.c.tenant_id, payment_meters.c.measure]
+    ),
+    CheckConstraint("told > 0", name="told_something"),
 )
 
 payment_webhooks = Table(

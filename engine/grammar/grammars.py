@@ -69,6 +69,7 @@ class Grammars:
         self._tokenizer = tokenizer
         self._guarded = guarded
         self._lock = Lock()
+        self._compiling = Lock()
         self._vocabulary: LLTokenizer | None = None
         self._known: OrderedDict[str, LLMatcher | str] = OrderedDict()  # or why it is refused
 
@@ -79,11 +80,14 @@ class Grammars:
         """
         with self._lock:
             known = self._known.get(schema)
-            if known is None:
-                known = self._known[schema] = self._compiled(schema)
-                if len(self._known) > _KEPT:
-                    self._known.popitem(last=False)
+        if known is None:
+            with self._compiling:  # nobody waits for a stranger's schema but who brings a new one
+                known = self._known.get(schema) or self._compiled(schema)
+        with self._lock:
+            known = self._known.setdefault(schema, known)
             self._known.move_to_end(schema)
+            if len(self._known) > _KEPT:
+                self._known.popitem(last=False)
             if isinstance(known, str):
                 raise InvalidRequest(known, "json_schema")
             return GrammarState(known.deep_copy(), self._tokenizer.vocab_size)

@@ -26,7 +26,8 @@ def try_out(schema: str) -> None:
     """Raise InvalidRequest for a schema that can't be honoured, or not compiled in time."""
     try:
         ran = subprocess.run(
-            [sys.executable, "-m", "engine.grammar.trial"],
+            # -P: a folder called `engine` where the gateway was started is not ours.
+            [sys.executable, "-P", "-m", "engine.grammar.trial"],
             input=schema.encode(errors="surrogatepass"),
             capture_output=True,
             timeout=_WALL_S_MAX,

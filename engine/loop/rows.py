@@ -47,15 +47,17 @@ class Part:
         sequence, start = self.turn.sequence, self.turn.sequence.computed
         positions = range(start, start + self.turn.rows)
         prompt_length = len(sequence.request.prompt_ids)
-        again = sum(position < sequence.computed_once for position in positions)
-        prefill = sum(sequence.computed_once <= at < prompt_length for at in positions)
+        again = [position for position in positions if position < sequence.computed_once]
+        own = positions[len(again) :]
+        prefill = sum(position < prompt_length for position in own)
         depths = self.tree.depths[1:] if self.tree else ()
         return Work(
             prefill_tokens=prefill,
-            recomputed_tokens=again,
-            verified_nodes=self.turn.rows - again - prefill + self.nodes,
-            kv_read_tokens=sum(at + 1 for at in positions)
+            recomputed_tokens=len(again),
+            verified_nodes=len(own) - prefill + self.nodes,
+            kv_read_tokens=sum(at + 1 for at in own)
             + sum(positions.stop + depth for depth in depths),
+            recomputed_kv_tokens=sum(at + 1 for at in again),
         )
 
 

@@ -79,7 +79,9 @@ class StepCosts:
 
     def recomputed(self, work: Work) -> int:
         """The cost of work done again after a preemption."""
-        return self.prefill_token * work.recomputed_tokens
+        return (
+            self.prefill_token * work.recomputed_tokens + self.kv_read * work.recomputed_kv_tokens
+        )
 
 
 # A small dense model on a CPU, roughly. Receipts that rest on them say "default".
@@ -96,14 +98,13 @@ class AffineShapley:
 
     def weigh(self, works: Sequence[Work]) -> list[Weight]:
         """Weigh in costs, times the number of players, which keeps the equal share whole."""
-        costs = [(self.costs.own(work), self.costs.recomputed(work)) for work in works]
-        players = sum(1 for own, again in costs if own or again)
+        costs, players = self.costs, len(works)
         return [
-            Weight(self.costs.fixed + own * players, again * players)
-            if own
+            Weight(costs.fixed + costs.own(work) * players, costs.recomputed(work) * players)
+            if work.prefill_tokens or work.verified_nodes or work.kv_read_tokens
             # Who only did over what it had done before bears its fixed share as overhead too.
-            else Weight(0, self.costs.fixed + again * players if again else 0)
-            for own, again in costs
+            else Weight(0, costs.fixed + costs.recomputed(work) * players)
+            for work in works
         ]
 
 

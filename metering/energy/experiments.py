@@ -127,7 +127,7 @@ class Laboratory:
             steps=sum(1 for step in steps if step.work),
             prefill_tokens=sum(work.prefill_tokens + work.recomputed_tokens for work in works),
             verified_nodes=sum(work.verified_nodes for work in works),
-            kv_read_tokens=sum(work.kv_read_tokens for work in works),
+            kv_read_tokens=sum(work.kv_read_tokens + work.recomputed_kv_tokens for work in works),
             energy_uj=energy_uj,
         )
 

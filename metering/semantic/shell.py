@@ -42,7 +42,8 @@ _BEHIND = {
     "{": "\n:\n}",
 }
 _PROMPT = "$ "  # before a command, as in a transcript
-_FUNCTION = re.compile(r"[^\s()]{1,128}\s*\(\s*\)\s*")
+_FUNCTION = re.compile(r"[^\s()]+\s*\(\s*\)\s*")
+_FUNCTION_MAX = 160
 _WORD_MAX = 16
 _ENDS_WORD = SPACES | frozenset(";|&<>()\"'`")
 
@@ -199,8 +200,8 @@ class Shell:
             self._at_command = True
 
     def _is_function(self) -> bool:
-        text = "".join((self._chars or ())[:160])
-        return len(self._chars or ()) < 160 and _FUNCTION.fullmatch(text) is not None
+        chars = self._chars or ()
+        return len(chars) < _FUNCTION_MAX and _FUNCTION.fullmatch("".join(chars)) is not None
 
     def _end_word(self, tiling: Tiling, char: str, at: int) -> bool:
         """A word may be over; whether it ended a header before this character."""

@@ -219,3 +219,73 @@ def test_costs_appear_once_the_operator_states_its_rates(
     page.get_by_role("button", name="Compare").click()
     expect(page.locator("#verdict")).to_contain_text("paid back after 6 months")
     expect(page.locator("#no-fit")).to_be_visible()  # the rates were kept
+
+
+def test_reviewers_who_differ_are_decided_by_a_third_and_each_is_paid(
+    world: World, doubtful: str, base_url: str, tab: Tab, other_tab: Tab
+) -> None:
+    """Given three reviewers, the first unsure, and an answer that holds an address."""
+    third = world.reviewer_key()
+    tab.sign_in(base_url, world.house.reviewer)
+    page = tab.page
+    open_item(page, base_url)
+    page.get_by_role("button", name="Claim").click()
+    page.get_by_label("Ask another reviewer").check()
+    page.get_by_role("button", name="Approve").click()
+    expect(page.get_by_role("status")).to_contain_text("Another reviewer is asked")
+    expect(page.locator("#review-opinions")).to_have_text("1 of 2")
+    assert fee_rows(page)[1:] == []
+
+    other_tab.sign_in(base_url, world.house.operator)
+    page = other_tab.page
+    open_item(page, base_url)
+    expect(page.locator("#opinions")).to_have_count(0)
+    page.get_by_role("button", name="Claim").click()
+    page.get_by_label("unsafe").check()
+    page.get_by_role("button", name="Reject and refund").click()
+    expect(page.locator("#review-opinions")).to_have_text("2 of 2")
+
+    other_tab.context.clear_cookies()
+    other_tab.sign_in(base_url, third)
+    open_item(page, base_url)
+    expect(page.locator("#opinions tbody tr")).to_have_count(2)
+    page.get_by_role("button", name="Claim").click()
+    page.get_by_role("button", name="Approve").click()
+    expect(page.get_by_role("status")).to_contain_text("approved; the outcome is signed")
+
+    other_tab.context.clear_cookies()
+    other_tab.sign_in(base_url, world.house.operator)
+    page.get_by_role("link", name="Reviewers", exact=True).click()
+    rows = page.locator("#reviewer-accounts tbody tr")
+    expect(rows).to_have_count(3)
+    rows.first.get_by_label("Reference").fill("bank 17")
+    rows.first.get_by_role("button", name="Paid all").click()
+    expect(page.get_by_role("status")).to_contain_text("booked as paid")
+    expect(page.locator("#payouts tbody tr")).to_contain_text("bank 17")
+    page.get_by_role("link", name="Reviews", exact=True).first.click()
+    expect(page.locator("#review-agreement")).to_contain_text("0.0")
+
+
+def test_a_correction_is_written_around_what_is_hidden_and_reaches_the_tenant_whole(
+    world: World, base_url: str, tab: Tab, other_tab: Tab
+) -> None:
+    request_id = world.settle(
+        unit(9, tier="review"), geo_mean="0.3000", output="Ask ann@mail.example now.\n"
+    )
+    tab.sign_in(base_url, world.house.reviewer)
+    page = tab.page
+    open_item(page, base_url)
+    expect(page.locator("#output")).to_contain_text("Ask [email 1] now.")
+    expect(page.locator("#hidden")).to_contain_text("1 text that points at a person is hidden")
+    page.get_by_role("button", name="Claim").click()
+    page.get_by_label("style").check()
+    page.get_by_text("Correct the answer").click()
+    page.get_by_label("Corrected answer").fill("Please ask [email 1].")
+    page.get_by_role("button", name="Save correction").click()
+    expect(page.get_by_role("status")).to_contain_text("corrected")
+
+    other_tab.sign_in(base_url, world.house.owner)
+    other_tab.page.goto(f"{base_url}/dashboard/receipts/{request_id}")
+    expect(other_tab.page.locator("#review-outcome")).to_contain_text("edit")
+    corrected = other_tab.page.locator("#corrected-output")
+    expect(corrected).to_have_text("Please ask ann@mail.example.")

@@ -110,6 +110,11 @@ class World:
                 )
             )
 
+    def reviewer_key(self) -> str:
+        """The secret of another reviewer's key."""
+        with transaction(self.database) as connection:
+            return keys.create(connection, tenant_id=None, role=Role.REVIEWER, name="r").secret
+
     def revoke(self, key_id: str) -> None:
         """End a key."""
         with transaction(self.database) as connection:

@@ -17,9 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from fake_stripe_objects import Objects, Rejection, invalid
-
-DAY_S = 86_400
+from fake_stripe_objects import DAY_S, Objects, Rejection, invalid
 
 
 class Drop(Exception):
@@ -61,6 +59,7 @@ class Stripe(Objects):
             "/v1/checkout/sessions": self.sessions,
             "/v1/payment_intents": self.intents,
             "/v1/refunds": self.refunds,
+            "/v1/billing/meter_events": self.meter_events,
         }
         if path in whole:
             try:
@@ -83,11 +82,17 @@ class Stripe(Objects):
             "disputes": "dispute",
         }
         parts = path.split("/")[2:]
+        if parts[:2] == ["billing", "meters"]:
+            if len(parts) == 2:
+                return self.list("billing.meter")
+            return self.event_summaries(self.get(parts[2], "billing.meter"), params)
         if parts[0] == "checkout":
             return self.get(parts[2], "checkout.session")
         if parts[0] == "invoice_payments":
             return self.list("invoice_payment", intent=params["payment"]["payment_intent"])
         kind = kinds[parts[0]]
+        if parts[-1] == "payment_methods":
+            return self.list("payment_method", customer=parts[1])
         if len(parts) == 2:
             return self.get(parts[1], kind)
         wanted = {name: params.get(name) for name in ("customer", "invoice", "payment_intent")}

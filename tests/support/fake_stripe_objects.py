@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 SECRET = "whsec_test"
+DAY_S = 86_400
 
 
 class Rejection(Exception):
@@ -168,8 +169,16 @@ class Objects:
         made["url"] = f"https://checkout.example/{made['id']}"
         return made
 
+    def keep_card(self, customer: str) -> dict[str, Any]:
+        return self.make("pm", "payment_method", customer=customer, type="card")
+
     def intents(self, params: dict[str, Any]) -> dict[str, Any]:
         self.get(params["customer"], "customer")
+        if "payment_method" not in params:
+            raise invalid("You cannot confirm this PaymentIntent: it's missing a payment method.")
+        card = self.get(params["payment_method"], "payment_method")
+        if card["customer"] != params["customer"]:
+            raise invalid("The payment method does not belong to the customer.")
         made = self.pay_with(
             params["customer"],
             int(params["amount"]),
@@ -202,6 +211,42 @@ class Objects:
         self.emit("refund.created", made)
         return made
 
+    def meter_events(self, params: dict[str, Any]) -> dict[str, Any]:
+        at, now = int(params["timestamp"]), self.now()
+        if not now - 35 * DAY_S <= at <= now + 300:
+            raise invalid("timestamp must be within the past 35 days and up to 5 minutes ahead")
+        if not self.list("billing.meter", event_name=params["event_name"])["data"]:
+            raise invalid(f"No active meter found for event name {params['event_name']}")
+        self.get(params["payload"]["stripe_customer_id"], "customer")
+        known = self.list("billing.meter_event", identifier=params["identifier"])["data"]
+        if any(now - each["created"] < DAY_S for each in known):
+            raise invalid("An event already exists with this identifier")
+        return self.make(
+            "mtrev",
+            "billing.meter_event",
+            identifier=params["identifier"],
+            event_name=params["event_name"],
+            payload=params["payload"],
+            timestamp=at,
+        )
+
+    def event_summaries(self, meter: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
+        first, last = int(params["start_time"]), int(params["end_time"])
+        if first % 60 or last % 60:
+            raise invalid("start_time and end_time must be aligned with minutes")
+        value = sum(
+            float(each["payload"]["value"])
+            for each in self.list("billing.meter_event", event_name=meter["event_name"])["data"]
+            if each["payload"]["stripe_customer_id"] == params["customer"]
+            and first <= each["timestamp"] < last
+        )
+        summary = {
+            "id": "mtrusg_1",
+            "object": "billing.meter_event_summary",
+            "aggregated_value": value,
+        }
+        return {"object": "list", "data": [summary], "has_more": False, "url": "/v1/list"}
+
     def pay_with(
         self, customer: str, amount: int, currency: str, metadata: dict[str, str]
     ) -> dict[str, Any]:
@@ -225,6 +270,8 @@ class Objects:
             self.shift_s += params.get("advance_s", 0)
         elif action == "decline":
             self.declines = bool(params["decline"])
+        elif action == "meter":
+            return self.make("mtr", "billing.meter", event_name=params["event_name"])["id"]
         elif action == "pay":
             invoice = self.get(params["invoice"], "invoice")
             paid = self.pay_with(
@@ -245,8 +292,11 @@ class Objects:
             invoice = self.get(params["invoice"], "invoice")
             invoice["attempted"] = True
             self.emit("invoice.payment_failed", invoice)
+        elif action == "card":
+            self.keep_card(params["customer"])
         elif action == "complete":
             session = self.get(params["session"], "checkout.session")
+            self.keep_card(session["customer"])
             paid = self.pay_with(
                 session["customer"],
                 session["amount_total"],

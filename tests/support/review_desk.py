@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from billing_cases import STARTED_US, summary, tariff
+from billing_cases import ENGINE, STARTED_US, summary, tariff
 from billing_world import FAR_US, add_request, add_tenant, ended, settlement
 from sqlalchemy import Connection, Engine, func, select
 
@@ -46,7 +46,7 @@ class ReviewDesk:
 
     def __init__(self, database: Engine, folder: Path, *, second: float = 0.0) -> None:
         self.database = database
-        self.settler = Settlement(settlement(folder)._signer, second_opinion_rate=second)
+        self.settler = Settlement(settlement(folder)._signer, ENGINE, second_opinion_rate=second)
         self.signer: Signer = self.settler._signer
         self._number = 0
         with transaction(database) as connection:

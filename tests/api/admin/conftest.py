@@ -13,6 +13,7 @@ from litestar.testing import TestClient
 from sqlalchemy import Engine
 
 from api.admin.routes import admin_router
+from api.payments.cashier import Cashier
 from billing.catalogue import install_shipped
 from billing.signing import Signer
 from metering.database import transaction
@@ -29,6 +30,9 @@ def house(sqlite_database: Engine, held_clock: HeldClock) -> House:
 @pytest.fixture
 def client(sqlite_database: Engine, house: House, tmp_path: Path) -> Iterator[TestClient[Litestar]]:
     with make_client(
-        sqlite_database, admin_router, signer=Signer.open(tmp_path / "receipt.pem")
+        sqlite_database,
+        admin_router,
+        signer=Signer.open(tmp_path / "receipt.pem"),
+        cashier=Cashier(sqlite_database, None, "https://gateway.example", 1000),
     ) as opened:
         yield opened

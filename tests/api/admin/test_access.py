@@ -20,7 +20,7 @@ def test_every_route_asks_for_a_scope(client: TestClient[Litestar]) -> None:
         and route.path.startswith("/admin")
         and "OPTIONS" not in handler.http_methods
     ]
-    assert len(handlers) == 39
+    assert len(handlers) == 43
     for handler in handlers:
         scopes = [getattr(guard, "scope", None) for guard in handler.guards or ()]
         assert len(scopes) == 1, handler

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
 from typing import Any
 
 import jsonschema
@@ -208,4 +211,37 @@ def test_a_strangers_schema_is_tried_out_where_it_can_be_killed() -> None:
         try_out(json.dumps({"allOf": patterns}))
     with pytest.raises(InvalidRequest, match="wizard"):
         try_out('{"type": "wizard"}')
+    try_out(ANY_OBJECT)
+
+
+def test_nobody_waits_while_a_strangers_schema_is_compiled(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammars = Grammars(tokenizer)
+    grammars.open(ANY_OBJECT)
+    begun, released = Event(), Event()
+
+    def slow(_self: Grammars, _schema: str) -> str:
+        begun.set()
+        released.wait()
+        return "it took long"
+
+    monkeypatch.setattr(Grammars, "_compiled", slow)
+    with ThreadPoolExecutor(2) as pool:
+        stranger = pool.submit(grammars.open, '{"type": "null"}')
+        try:
+            assert begun.wait(20)
+            pool.submit(grammars.open, ANY_OBJECT).result(20)
+        finally:
+            released.set()
+        with pytest.raises(InvalidRequest, match="it took long"):
+            stranger.result()
+
+
+def test_a_folder_called_engine_where_the_gateway_was_started_is_not_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine" / "__init__.py").write_text("raise SystemExit(1)")
+    monkeypatch.chdir(tmp_path)
     try_out(ANY_OBJECT)

@@ -73,5 +73,6 @@ def test_work_tells_first_computation_from_recomputation_and_counts_keys() -> No
         prefill_tokens=2,
         recomputed_tokens=4,
         verified_nodes=3,
-        kv_read_tokens=21 + 7 + 8 + 7,
+        kv_read_tokens=5 + 6 + 7 + 8 + 7,
+        recomputed_kv_tokens=1 + 2 + 3 + 4,
     )

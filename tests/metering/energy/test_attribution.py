@@ -7,8 +7,12 @@ import math
 from fractions import Fraction
 
 import pytest
+from engine_sequences import sequence
 
+from engine.cache.pages import PagePool
+from engine.loop.rows import Part
 from engine.records import Work
+from engine.scheduler.plan import Turn
 from metering.energy.attribution import (
     OVERHEAD,
     AffineShapley,
@@ -85,8 +89,28 @@ def test_recomputation_is_overhead() -> None:
     assert shares == {"a": 70, OVERHEAD: 70}
 
 
-def test_a_step_of_nothing_but_recomputation_is_overhead_whole() -> None:
-    assert split(50, [claim("a", Work(recomputed_tokens=4))], AFFINE) == {OVERHEAD: 50}
+def test_a_step_of_nothing_but_recomputation_is_overhead_whole_with_the_keys_that_it_read() -> None:
+    pool = PagePool(8, 4)
+    preempted = sequence(pool, 1, prompt_length=6)
+    preempted.table.reserve(6)
+    preempted.advance(6)
+    preempted.table.release()
+    preempted.computed = 0
+    work = Part(Turn(preempted, 4), None).work
+    assert work.recomputed_tokens == 4
+    for policy in (AFFINE, TokenWeighted(), TimeWeighted()):
+        assert split(50, [claim("a", work)], policy) == {OVERHEAD: 50}
+
+
+def test_who_works_bears_its_share_of_the_fixed_cost_be_its_own_cost_nothing() -> None:
+    """Given a fit that found prompt rows and key reads too cheap to tell from nothing."""
+    policy = AffineShapley(StepCosts(fixed=60, prefill_token=0, verified_node=5, kv_read=0))
+    prompt = claim("prompt", Work(prefill_tokens=8, kv_read_tokens=36))
+    assert split(60, [prompt], policy) == {"prompt": 60}
+    assert split(70, [prompt, claim("node", Work(verified_nodes=2))], policy) == {
+        "prompt": 30,
+        "node": 40,
+    }
 
 
 def test_work_that_is_not_charged_is_overhead() -> None:
