@@ -7,9 +7,11 @@ first. One window's end is the next one's start, so no moment is in two, or in n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from zoneinfo import ZoneInfo
+
+from metering.local_days import begin_us, day_of
 
 
 class Period(StrEnum):
@@ -33,7 +35,7 @@ def window_of(period: Period, at_us: int, zone: ZoneInfo) -> Window:
     """The window that holds a moment."""
     if period is Period.EVER:
         return Window(0, None)
-    day = datetime.fromtimestamp(at_us // 10**6, zone).date()
+    day = day_of(at_us, zone)
     if period is Period.DAY:
         first, following = day, day + timedelta(days=1)
     elif period is Period.WEEK:
@@ -42,8 +44,4 @@ def window_of(period: Period, at_us: int, zone: ZoneInfo) -> Window:
     else:
         first = day.replace(day=1)
         following = (first + timedelta(days=31)).replace(day=1)
-    start, end = (
-        datetime(each.year, each.month, each.day, tzinfo=zone).astimezone(UTC)
-        for each in (first, following)
-    )
-    return Window(int(start.timestamp()) * 10**6, int(end.timestamp()) * 10**6)
+    return Window(begin_us(first, zone), begin_us(following, zone))

@@ -127,7 +127,8 @@ def standings(connection: Connection, tenant_id: str, at_us: int) -> list[Standi
     """Every open budget of a tenant, oldest first, as it stands at a moment. Changes nothing."""
     query = _open(tenant_id).order_by(budgets.c.created_at_us, budgets.c.id)
     zone = _zone(connection, tenant_id)
-    return [_standing(connection, _budget(row), at_us, zone) for row in connection.execute(query)]
+    found = [_budget(row) for row in connection.execute(query)]
+    return [_standing(connection, each, window_of(each.period, at_us, zone)) for each in found]
 
 
 def standing(connection: Connection, tenant_id: str, budget_id: str, at_us: int) -> Standing:
@@ -137,13 +138,16 @@ def standing(connection: Connection, tenant_id: str, budget_id: str, at_us: int)
     ).one_or_none()
     if row is None:
         raise UnknownBudget(f"no budget {budget_id!r}")
-    return _standing(connection, _budget(row), at_us, _zone(connection, tenant_id))
+    found = _budget(row)
+    window = window_of(found.period, at_us, _zone(connection, tenant_id))
+    return _standing(connection, found, window)
 
 
 def applying(connection: Connection, request_id: str) -> list[Standing]:
     """The budgets that a request counts in, as they stand in its window.
 
-    A request with reservations already keeps to exactly those.
+    A request with reservations already keeps to exactly those, and to their windows, though its
+    tenant may have moved to another time zone since.
     """
     own = budget_reservations.c.request_id == request_id
     kept = select(budget_reservations.c.budget_id).where(own)
@@ -153,9 +157,21 @@ def applying(connection: Connection, request_id: str) -> list[Standing]:
         and_(budgets.c.scope == "project", budgets.c.scope_id == requests.c.project_id),
     )
     rows = connection.execute(
-        select(budgets, requests.c.started_at_us, tenants.c.time_zone)
+        select(
+            budgets,
+            requests.c.started_at_us,
+            tenants.c.time_zone,
+            budget_windows.c.start_us,
+            budget_windows.c.end_us,
+        )
         .join(requests, requests.c.tenant_id == budgets.c.tenant_id)
         .join(tenants, tenants.c.id == budgets.c.tenant_id)
+        .outerjoin(budget_reservations, own & (budget_reservations.c.budget_id == budgets.c.id))
+        .outerjoin(
+            budget_windows,
+            (budget_windows.c.budget_id == budgets.c.id)
+            & (budget_windows.c.start_us == budget_reservations.c.start_us),
+        )
         .where(requests.c.id == request_id)
         .where(
             or_(
@@ -165,10 +181,16 @@ def applying(connection: Connection, request_id: str) -> list[Standing]:
         )
         .order_by(budgets.c.id)
     ).all()
-    return [
-        _standing(connection, _budget(row), row.started_at_us, ZoneInfo(row.time_zone))
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        budget = _budget(row)
+        window = (
+            window_of(budget.period, row.started_at_us, ZoneInfo(row.time_zone))
+            if row.start_us is None
+            else Window(row.start_us, row.end_us)
+        )
+        found.append(_standing(connection, budget, window))
+    return found
 
 
 def headroom(found: Sequence[Standing]) -> int | None:
@@ -292,8 +314,7 @@ def _alert(connection: Connection, standing: Standing, spent_nano: int) -> None:
         )
 
 
-def _standing(connection: Connection, budget: Budget, at_us: int, zone: ZoneInfo) -> Standing:
-    window = window_of(budget.period, at_us, zone)
+def _standing(connection: Connection, budget: Budget, window: Window) -> Standing:
     row = connection.execute(
         select(budget_windows).where(
             budget_windows.c.budget_id == budget.id, budget_windows.c.start_us == window.start_us

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from billing import catalogue, tariffs
 from billing.catalogue import TariffVersion
-from billing.errors import InvalidTariff
+from billing.errors import InvalidTariff, TariffConflict
 
 FIXED = ("schema", "name", "currency", "tenant", "base")
 
@@ -49,6 +49,8 @@ def override(
         "base": found.id,
     }
     published = catalogue.publish(connection, tariffs.parse(document), from_us)
+    if from_us < published.effective_from_us:  # the same prices, which hold from later on
+        raise TariffConflict(f"{published.id} is in force from {published.effective_from_us} on")
     if catalogue.assigned(connection, tenant_id, from_us) != published.tariff:
         catalogue.assign(connection, tenant_id, published.tariff, from_us)
     return published
@@ -56,7 +58,10 @@ def override(
 
 def _base(connection: Connection, tenant_id: str, name: str | None, from_us: int) -> TariffVersion:
     if name is not None:
-        return catalogue.in_force(connection, name, from_us)
+        found = catalogue.in_force(connection, name, from_us)
+        if found.document.tenant not in (None, tenant_id):
+            raise TariffConflict(f"tariff {name!r} is another tenant's own")
+        return found
     paid = catalogue.tariff_in_force(connection, tenant_id, from_us)
     if paid.document.base is None:
         return paid

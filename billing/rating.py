@@ -28,6 +28,7 @@ from metering.events import (
 ONE = Decimal(1)
 ZERO = Decimal(0)
 MILLIONTH = Decimal("0.000001")
+OURS = "ended by the operator without output"  # the detail of such a waiver
 
 # How output tokens group into lines, in the order of the lines.
 PRICE_GROUPS: tuple[tuple[UnitState | None, ConfidenceTier | None], ...] = tuple(
@@ -142,7 +143,7 @@ def _waiver(summary: RequestSummary) -> str | None:
         return None
     if summary.status is RequestStatus.REFUSED:
         return "refused before it ran"
-    return "ended by the operator without output" if _ours(summary) else None
+    return OURS if _ours(summary) else None
 
 
 def _ours(summary: RequestSummary) -> bool:

@@ -80,7 +80,8 @@ def paid(
     """Book a payment: what it settles, and what is above that into the tenant's credit.
 
     `settles` is the receivable, or the write-off of an invoice that had been given up. Negative
-    amounts are a payment taken back, of which `lost_nano` is nowhere to be had.
+    amounts are a payment taken back, of which `lost_nano` is nowhere to be had; negative, that is
+    made good.
     """
     source = Account(None, K.PAYMENT_CLEARING if by_provider else K.CASH, currency)
     target = Account(tenant_id, settles, currency)
@@ -105,6 +106,12 @@ def paid(
         ),
     ]
     post(connection, payment_id, moves)
+
+
+def lost(connection: Connection, payment_id: str) -> int:
+    """What a payment taken back left nowhere to be had."""
+    nano = select(transfers.c.amount_nano).where(transfers.c.id == f"{payment_id}/lost")
+    return int(connection.scalar(nano) or 0)
 
 
 def credited(

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import Connection, Engine, exists, func, select, union_all
 
+from billing import periods
 from billing.differences import Difference
 from billing.invoices import closed_periods, drafting, issuing
 from billing.invoices.closed_periods import LatePeriod
-from billing.invoices.tables import billing_periods, invoice_lines, invoice_numbers, invoices
+from billing.invoices.tables import (
+    billing_periods,
+    credit_notes,
+    invoice_lines,
+    invoice_numbers,
+    invoices,
+)
 from billing.ledger.accounts import AccountKind
 from billing.periods import Period
-from billing.tables import accounts
+from billing.tables import accounts, rated_lines
 from metering.database import snapshot
+from metering.tables import tenants
 
 
 def check(connection: Connection) -> Iterator[Difference]:
@@ -22,6 +30,7 @@ def check(connection: Connection) -> Iterator[Difference]:
     yield from _lines(connection)
     yield from _numbers(connection)
     yield from _receivables(connection)
+    yield from _skipped(connection)
 
 
 def unbilled(database: Engine) -> Iterator[Difference]:
@@ -77,9 +86,8 @@ def _lines(connection: Connection) -> Iterator[Difference]:
 
 def _numbers(connection: Connection) -> Iterator[Difference]:
     taken: defaultdict[str, list[int]] = defaultdict(list)
-    for number in connection.scalars(
-        select(invoices.c.number).where(invoices.c.number.is_not(None))
-    ):
+    invoiced = select(invoices.c.number).where(invoices.c.number.is_not(None))
+    for number in connection.scalars(union_all(invoiced, select(credit_notes.c.number))):
         series, _, place = number.rpartition("-")
         taken[series].append(int(place))
     for series, places in sorted(taken.items()):
@@ -114,3 +122,38 @@ def _receivables(connection: Connection) -> Iterator[Difference]:
                 str(owed[tenant]),
                 str(booked.get(tenant, 0)),
             )
+
+
+def _skipped(connection: Connection) -> Iterator[Difference]:
+    """Months before a tenant's last closed one that hold charges and were never closed.
+
+    Nothing bills them until somebody does: backdated usage comes into them without being late.
+    """
+    closed: defaultdict[str, set[str]] = defaultdict(set)
+    for tenant_id, label in connection.execute(
+        select(billing_periods.c.tenant_id, billing_periods.c.label)
+    ):
+        closed[tenant_id].add(label)
+    line = rated_lines.c
+    for tenant_id, labels in sorted(closed.items()):
+        first_us = connection.scalar(
+            select(func.min(line.event_time_us)).where(line.tenant_id == tenant_id)
+        )
+        if first_us is None:
+            continue
+        time_zone = str(
+            connection.scalar(select(tenants.c.time_zone).where(tenants.c.id == tenant_id))
+        )
+        label = periods.containing(first_us, time_zone).label
+        while label < max(labels):
+            month = closed_periods.span(connection, tenant_id, label, time_zone)
+            charged = exists().where(
+                line.tenant_id == tenant_id,
+                line.event_time_us >= month.start_us,
+                line.event_time_us < month.end_us,
+                line.amount_nano != 0,
+            )
+            if label not in labels and connection.scalar(select(charged)):
+                subject = f"{tenant_id} {label}"
+                yield Difference("months are closed in their order", subject, "closed", "never")
+            label = periods.following(label)

@@ -14,8 +14,6 @@ from billing.invoices.tables import credit_notes
 from billing.notices import NoticeType
 from metering import clock
 
-SERIES = "CN"
-
 
 def credit(
     connection: Connection, invoice_id: str, amount_minor: int, *, reason: str, reference: str
@@ -54,7 +52,7 @@ def credit(
     tax -= _tax(row["tax_minor"], row["total_minor"], credited)
     forgiven = min(amount_minor, issuing.remaining(connection, row))
     note_id = f"crn_{uuid_utils.uuid7().hex}"
-    number = numbers.take(connection, SERIES)
+    number = numbers.take(connection, numbers.CREDIT_NOTES)
     now = clock.now_us()
     connection.execute(
         insert(credit_notes).values(

@@ -271,7 +271,7 @@ def lines_of(
         )
     if month is None:
         return lines
-    charged = usage.by_component(groups)
+    paid = sum(line.amount_nano for line in lines)
     return lines + [
         InvoiceLine(
             "period",
@@ -284,8 +284,9 @@ def lines_of(
             period.label,
             line.amount_nano,
         )
-        for name, terms in sorted(month.prices.items())
-        for line in period_models.price(terms, month.measured, charged)
+        for name, line in period_models.price_all(
+            month.prices, month.measured, usage.by_component(groups), paid
+        )
     ]
 
 

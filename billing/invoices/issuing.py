@@ -120,15 +120,22 @@ def give_up(connection: Connection, invoice_id: str) -> None:
 
 
 def pay(
-    connection: Connection, invoice_id: str, amount_minor: int, *, method: str, cause_id: str
+    connection: Connection,
+    invoice_id: str,
+    amount_minor: int,
+    *,
+    method: str,
+    cause_id: str,
+    restores: str | None = None,
 ) -> bool:
     """Take a payment in, once per cause; false if it was taken before.
 
-    What is paid beyond the invoice goes into the tenant's credit. Raises InvoiceNotFound, or
-    InvoiceConflict for a draft, a void invoice, or a cause that came with another amount.
+    What is paid beyond the invoice goes into the tenant's credit. A payment that `restores` one
+    taken back before, by its cause, first makes good what was lost of that. Raises InvoiceNotFound,
+    or InvoiceConflict for a draft, a void invoice, or a cause that came with another amount.
     """
     row = locked(connection, invoice_id)
-    payment_id = f"payment/{row['id']}/{cause_id}"
+    payment_id = _payment_id(row, cause_id)
     before = connection.scalar(
         select(invoice_payments.c.amount_minor).where(invoice_payments.c.id == payment_id)
     )
@@ -143,6 +150,9 @@ def pay(
         raise InvoiceConflict(f"a {row['state']} invoice takes no payment")
     left = remaining(connection, row)
     settled = min(left, amount_minor)
+    surplus = (amount_minor - settled) * row["minor_nano"]
+    lost = 0 if restores is None else books.lost(connection, _payment_id(row, restores))
+    lost = min(lost, surplus)
     now = clock.now_us()
     books.paid(
         connection,
@@ -152,7 +162,8 @@ def pay(
         by_provider=method != MANUAL,
         settles=_owed_by(row),
         settled_nano=settled * row["minor_nano"],
-        surplus_nano=(amount_minor - settled) * row["minor_nano"],
+        surplus_nano=surplus - lost,
+        lost_nano=-lost,
         at_us=now,
     )
     _note_payment(connection, row["id"], payment_id, amount=amount_minor, method=method, at_us=now)
@@ -169,7 +180,7 @@ def take_back(
     Raises InvoiceNotFound, or InvoiceConflict when more is taken back than was paid.
     """
     row = locked(connection, invoice_id)
-    payment_id = f"payment/{row['id']}/{cause_id}"
+    payment_id = _payment_id(row, cause_id)
     if connection.scalar(select(invoice_payments.c.id).where(invoice_payments.c.id == payment_id)):
         return False
     paid = paid_minor(connection, row["id"])
@@ -268,9 +279,14 @@ def _owed_by(row: dict[str, Any]) -> AccountKind:
     return AccountKind.WRITE_OFF if given_up else AccountKind.RECEIVABLE
 
 
+def _payment_id(row: dict[str, Any], cause_id: str) -> str:
+    return f"payment/{row['id']}/{cause_id}"
+
+
 def _surplus(connection: Connection, row: dict[str, Any]) -> int:
-    """How much of the payments went into the tenant's credit."""
-    return max(0, _covered(connection, row["id"]) - int(row["due_minor"]))
+    """How much of the payments went into the tenant's credit: of a void invoice, all."""
+    due = 0 if row["state"] == "void" else int(row["due_minor"])
+    return max(0, _covered(connection, row["id"]) - due)
 
 
 def _covered(connection: Connection, invoice_id: str) -> int:

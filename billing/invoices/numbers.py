@@ -11,6 +11,8 @@ from sqlalchemy import Connection, update
 from billing.invoices.tables import invoice_numbers
 from billing.rows import insert_once
 
+CREDIT_NOTES = "CN"  # their series; invoices have one of their own
+
 
 def take(connection: Connection, series: str) -> str:
     """The next number of a series, such as "INV-000017"; locks the series until the end."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal, InvalidOperation
 
 import msgspec
 from sqlalchemy import Connection, select
 
-from billing.errors import InvalidAmount, UnknownTenant
+from billing.errors import InvalidAmount, InvoiceConflict, UnknownTenant
+from billing.invoices.numbers import CREDIT_NOTES
 from billing.invoices.tables import invoice_customers, invoice_issuer
 from metering.tables import tenants
 
 HOUR_US = 3600 * 10**6
 PERCENT_MAX = 100
+_SERIES = re.compile(r"[A-Z0-9._/-]{1,16}")
 
 
 class Issuer(msgspec.Struct, frozen=True):
@@ -45,7 +48,11 @@ def issuer(connection: Connection) -> Issuer:
 
 
 def set_issuer(connection: Connection, found: Issuer) -> None:
-    """Set the issuer of invoices from now on."""
+    """Set the issuer of invoices from now on; raises InvoiceConflict for a series that is none."""
+    if not _SERIES.fullmatch(found.series) or found.series == CREDIT_NOTES:
+        raise InvoiceConflict(
+            f"a series is 1 to 16 of A-Z, 0-9 and ._/-, and not {CREDIT_NOTES}, the credit notes'"
+        )
     connection.execute(invoice_issuer.delete())
     connection.execute(invoice_issuer.insert().values(id="issuer", **msgspec.structs.asdict(found)))
 

@@ -7,7 +7,7 @@ so it does not matter in which order, or how late, the usage came.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 
@@ -35,6 +35,29 @@ class PeriodLine:
     unit: str
     unit_price: Decimal | None
     amount_nano: int
+
+
+def price_all(
+    prices: Mapping[str, PeriodPrice],
+    measured: Mapping[str, Decimal],
+    charged: Mapping[str, Charged],
+    paid_nano: int,
+) -> Iterator[tuple[str, PeriodLine]]:
+    """The lines of all entries, by name.
+
+    Allowances together give back no more than requests have paid: what was refunded, or never
+    covered, is not given back once more.
+    """
+    left = max(0, paid_nano)
+    for name, terms in sorted(prices.items()):
+        for line in price(terms, measured, charged):
+            if terms.model == "allowance":
+                back = min(-line.amount_nano, left)
+                left -= back
+                if back:
+                    yield name, replace(line, amount_nano=-back)
+            else:
+                yield name, line
 
 
 def price(

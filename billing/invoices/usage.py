@@ -23,6 +23,7 @@ from sqlalchemy import (
     case,
     cast,
     func,
+    or_,
     select,
 )
 
@@ -30,7 +31,7 @@ from billing.invoices.period_models import Charged, from_millionths
 from billing.invoices.tables import invoices
 from billing.ledger.accounts import Account, AccountKind
 from billing.periods import Period
-from billing.rating import Component
+from billing.rating import OURS, Component
 from billing.tables import accounts, adjustments, rated_lines, transfers
 from metering.events import EnergyClass, RequestStatus
 from metering.tables import request_summaries, requests
@@ -123,8 +124,20 @@ def by_component(groups: Iterable[Group]) -> dict[str, Charged]:
 
 
 def measured(connection: Connection, tenant_id: str, period: Period) -> dict[str, Decimal]:
-    """The period's quantities by measure: of requests that ran, test mode left out."""
+    """The period's quantities by measure: of requests that ran, test mode left out.
+
+    Requests that we ended without output are waived, and so count in no price of the month either.
+    """
     summary = request_summaries.c
+    waived = (
+        select(rated_lines.c.line)
+        .where(
+            rated_lines.c.request_id == summary.request_id,
+            rated_lines.c.component == Component.WAIVED,
+            rated_lines.c.detail == OURS,
+        )
+        .exists()
+    )
     shown = summary.energy_uj - summary.energy_uj % TENTH_UJ  # as each receipt floors it
 
     def total(column: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -152,6 +165,7 @@ def measured(connection: Connection, tenant_id: str, period: Period) -> dict[str
             _ended_in(period),
             summary.status != RequestStatus.REFUSED,
             requests.c.test_mode.is_(False),
+            or_(summary.output_tokens > 0, ~waived),
         )
     )
     count, *sums = (int(value) for value in connection.execute(query).one())

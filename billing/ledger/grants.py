@@ -13,7 +13,13 @@ from itertools import groupby
 from sqlalchemy import Connection, func, insert, select, update
 
 from billing import credit_tables
-from billing.errors import InvalidAmount, InvalidGrant, NothingToReverse, UnknownGrant
+from billing.errors import (
+    InvalidAmount,
+    InvalidGrant,
+    NothingToReverse,
+    TransferConflict,
+    UnknownGrant,
+)
 from billing.ledger import alerts
 from billing.ledger.accounts import Account, AccountKind, lock_tenant, try_lock_tenant
 from billing.ledger.balances import currency_of
@@ -58,7 +64,7 @@ def issue(
     """Add a grant, once per cause; false if this cause was booked before.
 
     Raises UnknownTenant, InvalidAmount, InvalidGrant, or TransferConflict when the cause was booked
-    with another amount or from elsewhere.
+    with another amount, on other terms or from elsewhere.
     """
     now = clock.now_us()
     effective = now if effective_from_us is None else effective_from_us
@@ -106,7 +112,15 @@ def issue(
             )
         )
         alerts.balance(connection, tenant_id)
-    return booked
+        return True
+    before = connection.execute(select(_grants).where(_grants.c.id == cause)).one_or_none()
+    if (
+        before is None
+        or (before.priority, before.expires_at_us) != (priority, expires_at_us)
+        or effective_from_us not in (None, before.effective_from_us)
+    ):
+        raise TransferConflict(f"{cause} was granted before on other terms")
+    return False
 
 
 def listing(connection: Connection, tenant_id: str) -> list[Grant]:

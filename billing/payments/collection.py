@@ -16,7 +16,7 @@ from billing.rows import insert_once
 DAY_US = 86_400 * 10**6
 # Stripe takes these in other units than ISO 4217, or only in part.
 UNSUPPORTED = frozenset(
-    {"BHD", "CLF", "IQD", "ISK", "JOD", "KWD", "LYD", "OMR", "TND", "UGX", "UYI", "UYW"}
+    {"BHD", "CLF", "IQD", "ISK", "JOD", "KWD", "LYD", "MGA", "OMR", "TND", "UGX", "UYI", "UYW"}
 )
 
 

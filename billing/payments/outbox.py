@@ -302,7 +302,9 @@ def _refused(database: Engine, row: Row, error: Exception) -> None:
         )
         if row.action == "recharge":
             connection.execute(
-                update(top_ups).where(top_ups.c.id == row.subject).values(state="failed")
+                update(top_ups)
+                .where(top_ups.c.id == row.subject, top_ups.c.state == "open")
+                .values(state="failed")
             )
             connection.execute(
                 update(payment_accounts)

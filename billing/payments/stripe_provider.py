@@ -232,6 +232,7 @@ class StripeProvider:
     def _recharge(self, subject: str, body: Body, options: Any) -> Any:
         params: Any = {
             "customer": body["customer"],
+            "payment_method": self._card(body["customer"]),
             "amount": body["amount"],
             "currency": body["currency"],
             "description": body["description"],
@@ -240,6 +241,15 @@ class StripeProvider:
             "metadata": {SUBJECT: subject},
         }
         return self._client.v1.payment_intents.create(params, options)
+
+    def _card(self, customer_id: str) -> str:
+        """The card that Checkout kept last. Stripe takes none by itself but a legacy source."""
+        kept = self._client.v1.customers.payment_methods.list(
+            customer_id, {"type": "card", "limit": 1}
+        )
+        for card in kept.data:
+            return str(card.id)
+        raise Refused("no card is kept: buy credit on a page first")
 
     def _refund(self, subject: str, body: Body, options: Any) -> Any:
         params: Any = {

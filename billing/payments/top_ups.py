@@ -29,7 +29,7 @@ from billing.money import format_nano
 from billing.notices import NoticeType
 from billing.payments import collection, outbox
 from billing.payments.provider import Busy, Faulted, Provider, Refused, Unanswered
-from billing.payments.tables import payment_accounts, top_ups
+from billing.payments.tables import payment_accounts, payment_outbox, top_ups
 from billing.tables import transfers
 from metering import clock
 from metering.database import snapshot, transaction
@@ -150,7 +150,7 @@ def recharge(database: Engine) -> int:
 
 
 def take_in(connection: Connection, found: TopUp, cause: str, amount_minor: int) -> bool:
-    """Book money that came, or came back, into the tenant's credit, once per cause."""
+    """Book money that came into the tenant's credit, once per cause."""
     move = Transfer(
         id=cause,
         kind=TransferKind.PAYMENT,
@@ -204,7 +204,8 @@ def failed(connection: Connection, top_up_id: str) -> bool:
 def refund(connection: Connection, top_up_id: str, amount_minor: int, reference: str) -> str:
     """Take credit back and queue its refund, once per reference; the refund's id.
 
-    Raises PaymentConflict for a top-up that was not paid, or whose credit was spent.
+    Raises PaymentConflict for a top-up that was not paid, whose credit was spent, or of which all
+    refunds would come to more than was paid, and for a reference that had another amount.
     """
     found = require(connection, top_up_id)
     refund_id = f"{found.id}/{reference}"
@@ -212,7 +213,12 @@ def refund(connection: Connection, top_up_id: str, amount_minor: int, reference:
     intent = outbox.object_id(connection, "intent", found.id)
     if found.state != "paid" or intent is None:
         raise PaymentConflict("only a top-up that was paid can be refunded")
-    if not 0 < amount_minor <= found.amount_minor:
+    nano = amount_minor * found.minor_nano
+    if before := _moved(connection, f"refund/{refund_id}"):
+        if sum(before.values()) != nano:
+            raise PaymentConflict(f"{reference} refunded another amount before")
+        return refund_id
+    if not 0 < nano <= found.amount_minor * found.minor_nano - _refunded(connection, found):
         raise PaymentConflict("more than what was paid cannot be refunded")
     move_back(connection, found, f"refund/{refund_id}", amount_minor, lossy=False)
     body = {"intent": intent, "amount": amount_minor}
@@ -229,7 +235,7 @@ def move_back(
     credit = lock_tenant(connection, found.tenant_id, found.currency)
     available = max(0, funding.plain_credit(connection, found.tenant_id, credit))
     nano = amount_minor * found.minor_nano
-    if _was_booked(connection, cause):
+    if _moved(connection, cause):
         return False
     if nano > available and not lossy:
         raise PaymentConflict(f"only {format_nano(available)} of the credit was not spent")
@@ -248,6 +254,22 @@ def move_back(
         for name, kind, source, part in (
             ("credit", TransferKind.PAYMENT, AccountKind.TENANT_CREDIT, nano - lost),
             ("lost", TransferKind.WRITE_OFF, AccountKind.WRITE_OFF, lost),
+        )
+    ]
+    booked = post(connection, cause, moves)
+    alerts.balance(connection, found.tenant_id)
+    return booked
+
+
+def restore(connection: Connection, found: TopUp, taken: str, cause: str) -> bool:
+    """Book back what `move_back` took, once per cause: into credit only what came from there."""
+    clearing = Account(None, AccountKind.PAYMENT_CLEARING, found.currency)
+    moved, now = _moved(connection, taken), clock.now_us()
+    moves = [
+        Transfer(name, kind, clearing, Account(found.tenant_id, target, found.currency), nano, now)
+        for name, kind, target, nano in (
+            (cause, TransferKind.PAYMENT, AccountKind.TENANT_CREDIT, moved.get("credit", 0)),
+            (f"{cause}/lost", TransferKind.REVERSAL, AccountKind.WRITE_OFF, moved.get("lost", 0)),
         )
     ]
     booked = post(connection, cause, moves)
@@ -351,8 +373,25 @@ def require(connection: Connection, top_up_id: str) -> TopUp:
     return found
 
 
-def _was_booked(connection: Connection, cause: str) -> bool:
-    booked = connection.scalar(
-        select(transfers.c.id).where(transfers.c.transaction_id == cause).limit(1)
+def _moved(connection: Connection, cause: str) -> dict[str, int]:
+    """What `move_back` booked for a cause, in nano: from "credit", and what was "lost"."""
+    rows = connection.execute(
+        select(transfers.c.id, transfers.c.amount_nano).where(transfers.c.transaction_id == cause)
     )
-    return booked is not None
+    return {name.rpartition("/")[2]: amount for name, amount in rows}
+
+
+def _refunded(connection: Connection, found: TopUp) -> int:
+    """All refunds of a top-up that were asked for, less those that failed, in nano."""
+    asked = connection.scalars(
+        select(payment_outbox.c.subject).where(
+            payment_outbox.c.tenant_id == found.tenant_id,
+            payment_outbox.c.action == "refund",
+            payment_outbox.c.subject.startswith(f"{found.id}/", autoescape=True),
+        )
+    )
+    return sum(
+        sum(_moved(connection, f"refund/{each}").values())
+        - sum(_moved(connection, f"refund/{each}/failed").values())
+        for each in asked.all()
+    )

@@ -199,12 +199,17 @@ def _dispute(database: Engine, provider: Provider, provider_id: str) -> Effect:
             known = top_ups.require(connection, about.top_up)
             top_ups.move_back(connection, known, cause, amount, lossy=True)
             if won:
-                top_ups.take_in(connection, known, f"{cause}/won", amount)
+                top_ups.restore(connection, known, cause, f"{cause}/won")
         elif about.invoice is not None:
             issuing.take_back(connection, about.invoice, amount, method=METHOD, cause_id=cause)
             if won:
                 issuing.pay(
-                    connection, about.invoice, amount, method=METHOD, cause_id=f"{cause}/won"
+                    connection,
+                    about.invoice,
+                    amount,
+                    method=METHOD,
+                    cause_id=f"{cause}/won",
+                    restores=cause,
                 )
         return f"dispute {found.status}"
 
@@ -228,12 +233,17 @@ def _refund(database: Engine, provider: Provider, provider_id: str) -> Effect:
             known = top_ups.require(connection, about.top_up)
             top_ups.move_back(connection, known, cause, amount, lossy=True)
             if failed:
-                top_ups.take_in(connection, known, f"{cause}/failed", amount)
+                top_ups.restore(connection, known, cause, f"{cause}/failed")
         elif about.invoice is not None:
             issuing.take_back(connection, about.invoice, amount, method=METHOD, cause_id=cause)
             if failed:
                 issuing.pay(
-                    connection, about.invoice, amount, method=METHOD, cause_id=f"{cause}/failed"
+                    connection,
+                    about.invoice,
+                    amount,
+                    method=METHOD,
+                    cause_id=f"{cause}/failed",
+                    restores=cause,
                 )
         return "refund failed" if failed else "refunded"
 

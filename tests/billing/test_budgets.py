@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from billing_cases import STARTED_US, summary
 from billing_world import FAR_US, add_request, add_tenant, books_balance
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, select, text, update
 from sqlalchemy.exc import IntegrityError
@@ -20,7 +20,7 @@ from sqlalchemy.exc import IntegrityError
 from billing import budgets
 from billing.budget_windows import Period, window_of
 from billing.credit_checks import check
-from billing.credit_tables import notices
+from billing.credit_tables import budget_windows, notices
 from billing.errors import BudgetExhausted, InvalidBudget, UnknownBudget
 from billing.gate import HoldGate
 from billing.ledger import holds
@@ -216,12 +216,21 @@ def test_a_window_is_the_tenants_own_day_week_or_month(
 @given(
     period=st.sampled_from([Period.DAY, Period.WEEK, Period.MONTH]),
     zone=st.sampled_from(
-        ["UTC", "America/New_York", "Australia/Lord_Howe", "America/Sao_Paulo", "Pacific/Apia"]
+        [
+            "UTC",
+            "America/New_York",
+            "Australia/Lord_Howe",
+            "America/Sao_Paulo",
+            "Pacific/Apia",
+            "America/St_Johns",
+        ]
     ),
     moment=st.integers(us("2000-01-01") // 10**6, us("2037-01-01") // 10**6).map(
         lambda seconds: seconds * 10**6
     ),
 )
+# In the hour that came again: the clocks fell back into the day before.
+@example(period=Period.DAY, zone="America/St_Johns", moment=us("2010-11-07T02:45"))
 def test_every_moment_is_in_one_window_and_windows_meet(
     period: Period, zone: str, moment: int
 ) -> None:
@@ -242,6 +251,32 @@ def test_a_budget_resets_at_local_midnight_not_at_utcs(database: Engine) -> None
             admit(connection, "req_2", started_at_us=us("2026-11-01T00:00", zone))
         assert refusal.value.resets_at_us == us("2026-11-02T00:00", zone)
         admit(connection, "req_3", started_at_us=us("2026-11-02T00:00", zone))
+
+
+@pytest.mark.parametrize("end", ["settled", "refunded", "expired"])
+def test_a_tenant_that_moves_meanwhile_keeps_the_window_its_request_began_in(
+    database: Engine, end: str
+) -> None:
+    with transaction(database) as connection:
+        add_tenant(connection, credit="1")
+        budget = budgets.define(connection, "ten_1", limit_nano=3 * HOLD, period="day", hard=True)
+        admit(connection, "req_1")
+        if end == "refunded":
+            holds.settle(connection, "req_1", charge_nano=9, fee_nano=0, event_time_us=STARTED_US)
+        connection.execute(update(tenants).values(time_zone="Pacific/Kiritimati"))
+    with transaction(database) as connection:
+        if end == "settled":
+            holds.extend(connection, "req_1", 2 * HOLD)
+            holds.settle(connection, "req_1", charge_nano=9, fee_nano=0, event_time_us=STARTED_US)
+        elif end == "refunded":
+            budgets.give_back(connection, "req_1", 4)
+        else:
+            holds.expire(connection, FAR_US)
+        assert list(check(connection)) == []
+        (window,) = connection.execute(select(budget_windows)).all()
+        assert window.budget_id == budget.id
+        spent = {"settled": 9, "refunded": 5, "expired": 0}[end]
+        assert (window.reserved_nano, window.spent_nano) == (0, spent)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,22 @@ def test_nobody_else_may_be_put_on_them(month: Month) -> None:
         assert catalogue.tariff_in_force(connection, "ten_1", NOW_US + 1).id == "test@1"
 
 
+def test_they_are_not_put_before_the_time_from_which_they_hold(month: Month) -> None:
+    with transaction(month.database) as connection:
+        overrides.override(connection, "ten_1", CHEAPER, NOW_US + 50)
+    with pytest.raises(TariffConflict), transaction(month.database) as connection:
+        overrides.override(connection, "ten_1", CHEAPER, NOW_US + 10)
+    with snapshot(month.database) as connection:
+        assert catalogue.tariff_in_force(connection, "ten_1", NOW_US + 20).id == "test@1"
+
+
+def test_they_are_not_made_from_another_tenants(month: Month) -> None:
+    with transaction(month.database) as connection:
+        theirs = overrides.override(connection, "ten_2", CHEAPER, NOW_US)
+        with pytest.raises(TariffConflict, match="another tenant's own"):
+            overrides.override(connection, "ten_1", {}, NOW_US, base=theirs.tariff)
+
+
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [

@@ -91,6 +91,8 @@ class Stripe(Objects):
         if parts[0] == "invoice_payments":
             return self.list("invoice_payment", intent=params["payment"]["payment_intent"])
         kind = kinds[parts[0]]
+        if parts[-1] == "payment_methods":
+            return self.list("payment_method", customer=parts[1])
         if len(parts) == 2:
             return self.get(parts[1], kind)
         wanted = {name: params.get(name) for name in ("customer", "invoice", "payment_intent")}

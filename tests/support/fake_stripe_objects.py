@@ -169,8 +169,16 @@ class Objects:
         made["url"] = f"https://checkout.example/{made['id']}"
         return made
 
+    def keep_card(self, customer: str) -> dict[str, Any]:
+        return self.make("pm", "payment_method", customer=customer, type="card")
+
     def intents(self, params: dict[str, Any]) -> dict[str, Any]:
         self.get(params["customer"], "customer")
+        if "payment_method" not in params:
+            raise invalid("You cannot confirm this PaymentIntent: it's missing a payment method.")
+        card = self.get(params["payment_method"], "payment_method")
+        if card["customer"] != params["customer"]:
+            raise invalid("The payment method does not belong to the customer.")
         made = self.pay_with(
             params["customer"],
             int(params["amount"]),
@@ -284,8 +292,11 @@ class Objects:
             invoice = self.get(params["invoice"], "invoice")
             invoice["attempted"] = True
             self.emit("invoice.payment_failed", invoice)
+        elif action == "card":
+            self.keep_card(params["customer"])
         elif action == "complete":
             session = self.get(params["session"], "checkout.session")
+            self.keep_card(session["customer"])
             paid = self.pay_with(
                 session["customer"],
                 session["amount_total"],

@@ -84,6 +84,11 @@ def test_a_tax_rate_that_is_none_is_refused(run: Any) -> None:
     run("customer", "ten_1", "--tax-percent", "x", fails=True)
 
 
+@pytest.mark.parametrize("series", ["CN", "", "inv", "A" * 17])
+def test_a_series_that_is_none_or_the_credit_notes_is_refused(run: Any, series: str) -> None:
+    run("issuer", "--series", series, fails=True)
+
+
 def test_the_benchmark_measures_a_close_and_the_wait_of_a_writer_beside_it() -> None:
     measured = measure(requests=300, tenants=3, lines=2)
     assert measured["rated_lines"] == 600

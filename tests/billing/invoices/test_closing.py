@@ -14,15 +14,16 @@ from sqlalchemy import text, update
 from sqlalchemy.exc import DatabaseError
 
 from api import tenants
-from billing import catalogue, receipts
+from billing import catalogue, receipts, refunds
 from billing.errors import InvalidPeriod, InvoiceConflict
-from billing.invoices import closing, queries
+from billing.invoices import checks, closing, queries
 from billing.invoices.closing import Outcome
 from billing.ledger.accounts import Account, AccountKind
 from billing.ledger.balances import balance
 from billing.ledger.posting import Transfer, TransferKind, post
 from billing.money import parse_nano
 from metering.database import snapshot, transaction
+from metering.events import EndedBy, RequestStatus
 from metering.tables import tenants as tenants_table
 
 LAST_MOMENT = at("2026-12-01 00:00") - 1
@@ -198,6 +199,20 @@ def test_quantities_with_decimals_are_added_up_exactly(month: Month) -> None:
     assert Decimal(line.quantity) == Decimal(sum(parts)) / 10**6
 
 
+def test_a_month_with_charges_that_was_passed_over_is_named_until_it_is_closed(
+    month: Month,
+) -> None:
+    month.serve("req_1", ended_us=at("2026-11-10 12:00"))
+    after_grace(month)
+    month.issued("2026-11")
+    # As an engine of another house reports it: long after, into a month that nobody closed.
+    month.serve("req_old", ended_us=at("2026-09-10 12:00"))
+    with snapshot(month.database) as connection:
+        (found,) = checks.check(connection)
+    assert (found.check, found.subject) == ("months are closed in their order", "ten_1 2026-09")
+    month.issued("2026-09")
+
+
 def test_closing_again_issues_nothing_again(month: Month) -> None:
     month.serve("req_1", ended_us=at("2026-11-10 12:00"))
     after_grace(month)
@@ -327,6 +342,47 @@ def test_what_an_allowance_gives_back_goes_into_credit(month: Month) -> None:
         assert balance(connection, "ten_1").available_nano - before == parse_nano("0.004")
     assert invoice.row.returned_nano == parse_nano("0.004")
     assert invoice.row.due_minor == 0
+
+
+def test_an_allowance_gives_no_more_back_than_requests_paid(month: Month) -> None:
+    free = {
+        f"free-{component}": {"model": "allowance", "component": component, "free": "1000"}
+        for component in ("input", "output")
+    }
+    with transaction(month.database) as connection:
+        catalogue.publish(connection, priced(**free), at("2026-11-02 00:00"))
+    month.now_us = at("2026-11-03 00:00")
+    charged = month.serve("req_1", ended_us=at("2026-11-10 12:00"), tokens=1000)
+    with transaction(month.database) as connection:
+        refunds.correct(
+            connection,
+            month.settlement._signer,
+            tenant_id="ten_1",
+            request_id="req_1",
+            amount_nano=charged - 1000,
+            reference="r",
+            reason="goodwill",
+        )
+    after_grace(month)
+    invoice = month.issued("2026-11")
+    assert invoice.row.returned_nano == 1000
+    assert sum(line.amount_nano for line in invoice.lines if line.kind != "credit") == 0
+
+
+def test_what_is_waived_costs_nothing_in_the_prices_of_the_month_either(month: Month) -> None:
+    counted = {"model": "package", "measure": "requests", "size": "1", "amount": "1"}
+    read = {"model": "package", "measure": "input_tokens", "size": "1", "amount": "1"}
+    with transaction(month.database) as connection:
+        catalogue.publish(connection, priced(counted=counted, read=read), at("2026-11-02 00:00"))
+    month.now_us = at("2026-11-03 00:00")
+    ours = {"units": (), "unattached_tokens": 0, "ended_by": EndedBy.OPERATOR}
+    when = at("2026-11-10 12:00")
+    assert month.serve("req_1", ended_us=when, status=RequestStatus.FAILED, **ours) == 0
+    # One that its tenant cancelled before its first token pays for its input.
+    assert month.serve("req_2", ended_us=when, units=(), unattached_tokens=0) > 0
+    after_grace(month)
+    lines = month.issued("2026-11").lines
+    assert [line.quantity for line in lines if line.kind == "period"] == ["1", "20"]
 
 
 FORGERIES = (

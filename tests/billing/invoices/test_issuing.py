@@ -187,12 +187,13 @@ def test_a_payment_that_is_taken_back_opens_the_invoice_again(month: Month, owed
     assert found(month)["receivable"] == -119 * 10**7
 
 
-def test_a_surplus_that_was_spent_before_it_was_taken_back_is_lost(
+def test_a_surplus_that_was_spent_before_it_was_taken_back_is_lost_until_it_comes_back(
     month: Month, owed: Invoice
 ) -> None:
     pay(month, owed, 200_119)  # 2,000 too much, on top of 1,001 of credit
     for number in range(2):
         month.serve(f"req_big_{number}", ended_us=at("2026-12-05 00:00"), tokens=250_000_000)
+    before = found(month)
     assert owed.row.id is not None
     with transaction(month.database) as connection:
         issuing.take_back(connection, owed.row.id, 200_119, method="stripe", cause_id="dispute")
@@ -200,6 +201,17 @@ def test_a_surplus_that_was_spent_before_it_was_taken_back_is_lost(
     assert books.get("tenant_credit", 0) == 0
     assert books["receivable"] == -119 * 10**7
     assert books["write_off"] < 0
+
+    with transaction(month.database) as connection:
+        issuing.pay(
+            connection,
+            owed.row.id,
+            200_119,
+            method="stripe",
+            cause_id="dispute/won",
+            restores="dispute",
+        )
+    assert found(month) == before
 
 
 @pytest.mark.parametrize("change", [issuing.void, issuing.give_up])

@@ -28,7 +28,7 @@ from billing.errors import (
     TransferConflict,
 )
 from billing.gate import HoldGate
-from billing.ledger import alerts, grants, holds, terms
+from billing.ledger import alerts, credits, grants, holds, terms
 from billing.ledger import balances as tenant_balances
 from billing.money import NANO
 from billing.reconciliation import reconcile
@@ -127,12 +127,19 @@ def reconcile_kinds(connection: Connection) -> set[str]:
 def test_a_grant_counts_once_whatever_is_retried(database: Engine, at: dict[str, int]) -> None:
     with transaction(database) as connection:
         add_tenant(connection, credit="0")
+        add_tenant(connection, "ten_2", credit="0")
         assert grants.issue(connection, "ten_1", 7, "once", expires_at_us=FAR_US)
         assert not grants.issue(connection, "ten_1", 7, "once", expires_at_us=FAR_US)
         with pytest.raises(TransferConflict):
             grants.issue(connection, "ten_1", 8, "once")
         with pytest.raises(TransferConflict):
             grants.issue(connection, "ten_1", 7, "once", promotional=True)
+        for terms in ({"expires_at_us": None}, {"expires_at_us": FAR_US, "priority": 1}):
+            with pytest.raises(TransferConflict):
+                grants.issue(connection, "ten_1", 7, "once", **terms)
+        credits.grant(connection, "ten_2", 7, "plain")
+        with pytest.raises(TransferConflict):
+            grants.issue(connection, "ten_2", 7, "plain")
         with pytest.raises(InvalidGrant):
             grants.issue(connection, "ten_1", 7, "past", expires_at_us=at["us"])
         assert left(connection) == {"once": 7}
