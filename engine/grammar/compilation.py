@@ -47,6 +47,11 @@ def compiled(schema: str, vocabulary: LLTokenizer) -> LLMatcher:
     )
     if matcher.is_error():
         raise refused(matcher.get_error())
+    # What may come first is only worked out now: a schema that is nothing but itself has no end.
+    begun = matcher.deep_copy()
+    begun.compute_bitmask()
+    if begun.is_error():
+        raise refused("it is too complex to follow, or can't be satisfied")
     if warnings := matcher.get_grammar_warnings():
         raise refused("; ".join(warnings))
     return matcher

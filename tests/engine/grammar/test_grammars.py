@@ -186,6 +186,7 @@ def test_the_row_given_stays_as_it_is(grammars: Grammars, tokenizer: Tokenizer) 
         ('{"$ref": "https://example.com/schema"}', "example.com"),
         ('{"x-guidance": {"lenient": true}, "not": {}}', "x-guidance"),
         ('{"enum": []}', "nsatisfiable"),
+        ('{"$ref": "#"}', "satisfied"),
         ('{"type": "string", "minLength": 3, "maxLength": 2}', "minLength"),
         ('{"a":' * 70 + "1" + "}" * 70, "deep"),
         ("[" * 100_000, "bytes"),
