@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import uuid_utils
@@ -20,6 +21,7 @@ from billing import catalogue, retention
 from billing.gate import HoldGate
 from billing.ledger.accounts import lock_tenant
 from billing.review_items import Delivery
+from engine.records import EngineInfo
 from engine.requests import GenerationRequest
 from metering import clock
 from metering import requests as usage_requests
@@ -51,6 +53,7 @@ class Admission:
     gate: HoldGate
     requests_per_minute: int
     hold_lifetime_s: int
+    engine: Callable[[], EngineInfo]  # what runs at the moment: the row of each request says so
 
     def admit(
         self, principal: Principal, order: Order, key: IdempotencyKey | None
@@ -119,6 +122,7 @@ class Admission:
                     test_mode=principal.test_mode,
                     started_at_us=now,
                     project_id=project_id,
+                    engine=self.engine(),
                 )
                 for choice, choice_id in enumerate(choice_ids(request_id, order.choices))
             ]

@@ -95,7 +95,11 @@ class Gateway:
             on_replaced=self._record_engine,
         )
         self.admission = Admission(
-            self.database, self.gate, settings.requests_per_minute, settings.hold_lifetime_s
+            self.database,
+            self.gate,
+            settings.requests_per_minute,
+            settings.hold_lifetime_s,
+            engine=lambda: self.engine.info,
         )
         self.started_at_s = now_us() // 10**6
         self.cashier = Cashier(

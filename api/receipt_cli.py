@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from billing.cli import receipt
+from billing.receipts_cli import receipt
 from metering.cli_context import CliContext
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def rotate_key(context: CliContext) -> None:
     is kept, marked as retired. Its private part is destroyed.
     """
     from api.tenure import Tenure
-    from billing.cli import KEY_FILE
+    from billing.receipts_cli import KEY_FILE
     from billing.signing import Signer
     from metering.database import open_database, transaction
 

@@ -1,4 +1,4 @@
-"""`dflash credit`, `dflash tariff`, `dflash receipt` and `dflash reconcile`."""
+"""`dflash credit` and `dflash tariff`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -16,9 +15,6 @@ from metering.cli_context import CliContext
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from billing.reconciliation import Reconciliation
-
-KEY_FILE = Path("keys") / "receipt_ed25519.pem"
 
 from_moment = click.option(
     "--effective-from",
@@ -315,166 +311,3 @@ def _read_tariff(file: IO[str]) -> Any:
         raise click.ClickException(
             "\n  ".join(("the tariff is not valid:", *error.errors))
         ) from None
-
-
-@click.group()
-def receipt() -> None:
-    """Show a receipt, verify it offline, or audit it by replay."""
-
-
-@receipt.command("show")
-@click.argument("request_id")
-@click.pass_obj
-def show_receipt(context: CliContext, request_id: str) -> None:
-    """Print a request's signed receipt and its adjustments as JSON."""
-    from billing import receipts
-
-    with _snapshot(context) as connection:
-        envelope = receipts.receipt(connection, None, request_id)
-        adjustments = receipts.adjustments(connection, request_id)
-    if envelope is None:
-        raise click.ClickException(f"no receipt of {request_id}")
-    click.echo(json.dumps({**envelope, "adjustments": adjustments}, indent=2, ensure_ascii=False))
-
-
-@receipt.command("keys")
-@click.pass_obj
-def show_keys(context: CliContext) -> None:
-    """Print every public key that ever signed a receipt here, as a JSON Web Key Set."""
-    click.echo(json.dumps(_local_keys(context), indent=2))
-
-
-@receipt.command("verify")
-@click.argument("file", type=click.File("rb"))
-@click.option(
-    "--keys",
-    "key_file",
-    type=click.File("rb"),
-    help="JSON Web Key Set, as `/receipt-keys` gives it.  [default: this installation's]",
-)
-@click.pass_obj
-def verify_receipt(context: CliContext, file: IO[bytes], key_file: IO[bytes] | None) -> None:
-    """Check a receipt's signature, hash and sum. Needs no network; exit status 0 if they hold.
-
-    FILE is the signed receipt, or the whole answer that it came with; then the answer's text, id,
-    cost and token counts must be those of the receipt, too.
-    """
-    from billing.errors import InvalidReceipt, ReceiptFault
-    from billing.money import format_nano
-    from billing.receipt_documents import iso
-    from billing.verification import compare_answer, verify, verify_adjustment
-
-    answer = _load_json(file)
-    keys = _local_keys(context) if key_file is None else _load_json(key_file)
-    is_answer = isinstance(answer, dict) and "signature" not in answer
-    unchecked: tuple[str, ...] = ()
-    try:
-        verified = verify(answer.get("receipt") if is_answer else answer, keys)
-        if is_answer:
-            unchecked = compare_answer(answer)
-        given_back = 0
-        adjustments = answer.get("adjustments")
-        if not isinstance(adjustments, list | None):
-            raise InvalidReceipt(ReceiptFault.MALFORMED, "adjustments must be a list")
-        for signed in adjustments or []:
-            adjustment = verify_adjustment(signed, keys)
-            if adjustment.receipt_sha256 != verified.sha256:
-                raise InvalidReceipt(
-                    ReceiptFault.WRONG_HASH, f"{adjustment.adjustment_id} cites another receipt"
-                )
-            given_back += adjustment.amount_nano
-    except InvalidReceipt as error:
-        raise click.ClickException(f"{error.reason}: {error}") from None
-    test = ", test mode" if verified.test_mode else ""
-    click.echo(
-        f"valid: {verified.request_id}, {format_nano(verified.total_nano)} {verified.currency}"
-        f"{test}, issued {iso(verified.issued_at_us)}, signed by {verified.kid}"
-    )
-    if not is_answer:
-        click.echo(f"the text itself was not checked: {file.name} holds the receipt alone")
-    elif unchecked:
-        click.echo(f"not checked, as {file.name} leaves it out: {', '.join(unchecked)}")
-    if adjustments:
-        net = format_nano(verified.total_nano + given_back)
-        click.echo(f"adjusted: {format_nano(given_back)}, so {net} {verified.currency}")
-
-
-def _load_json(file: IO[bytes]) -> Any:
-    try:
-        return json.loads(file.read())
-    except RecursionError:
-        raise click.ClickException(f"malformed: {file.name} is nested too deeply") from None
-    except ValueError as error:  # not UTF-8, not JSON, or a number beyond all bounds
-        raise click.ClickException(f"malformed: {file.name} is not JSON: {error}") from None
-
-
-def _local_keys(context: CliContext) -> dict[str, Any]:
-    """The keys published in the database, or else the current one, without making any."""
-    from sqlalchemy.engine import make_url
-
-    from billing.signing import Signer, public_keys
-
-    url = make_url(context.database_url)
-    if url.drivername != "sqlite" or (url.database and Path(url.database).exists()):
-        with _snapshot(context) as connection:
-            if (published := public_keys(connection))["keys"]:
-                return published
-    key_file = context.home / KEY_FILE
-    if not key_file.exists():
-        raise click.ClickException("no keys here: give those of the issuer with --keys FILE")
-    return Signer.open(key_file).key_set()
-
-
-@click.command()
-@click.option("--tenant", "tenant_id", metavar="ID", help="Only this tenant's.")
-@click.option("--period", metavar="YYYY-MM", help="Only what belongs to this month.")
-@click.option("--offline", is_flag=True, help="Do not ask the payment provider.")
-@as_json
-@click.pass_context
-def reconcile(
-    ctx: click.Context, tenant_id: str | None, period: str | None, offline: bool, as_json: bool
-) -> None:
-    """Compare engine, events, rated lines, ledger, receipts, invoices and Stripe; 1 if any differ.
-
-    Stripe is asked where a key of it is configured.
-    """
-    import msgspec
-
-    from billing import reconciliation
-    from billing.reconciliation import Scope
-    from metering.database import open_database, snapshot
-
-    scope = Scope(tenant_id, period)
-    provider = None if offline else ctx.obj.open_provider()
-    database = open_database(ctx.obj.database_url)
-    try:
-        if provider is None:
-            with snapshot(database) as connection:
-                found = reconciliation.reconcile(connection, scope)
-        else:
-            found = reconciliation.reconcile_with_provider(database, provider, scope)
-    finally:
-        database.dispose()
-    if as_json:
-        click.echo(json.dumps(msgspec.to_builtins(found)))
-    else:
-        _show_reconciliation(found)
-    if not found.is_clean:
-        ctx.exit(1)
-
-
-def _show_reconciliation(found: Reconciliation) -> None:
-    from dataclasses import asdict
-
-    for difference in found.differences:
-        click.echo(
-            f"{difference.subject}: {difference.check}: expected {difference.expected}, "
-            f"found {difference.actual}"
-        )
-    compared = ", ".join(f"{count} {name}" for name, count in asdict(found.totals).items())
-    click.echo(f"{len(found.differences)} differences; compared {compared}")
-    if found.provider is not None:
-        asked = asdict(found.provider)
-        click.echo(
-            "with the provider: " + ", ".join(f"{count} {name}" for name, count in asked.items())
-        )

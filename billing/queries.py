@@ -6,7 +6,6 @@ Page cursors are the last row's position and exclusive: callers make them opaque
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, tzinfo
 
@@ -28,7 +27,7 @@ from billing.tables import (
 )
 from billing.typical import Typical, typical_of
 from metering.events import EnergySummary, RequestSummary
-from metering.local_days import day_of, spans
+from metering.local_days import day_of, filled
 from metering.tables import request_summaries, requests
 
 ADJUSTMENT = "adjustment"
@@ -162,7 +161,8 @@ def charges(
     totals: Counter[tuple[date, str, str]] = Counter()
     query = _CHARGED.where(rated_lines.c.tenant_id == tenant_id)
     ended = rated_lines.c.event_time_us
-    for day, first_us, last_us in _charged_days(connection, tenant_id, start_us, end_us, zone):
+    owned = (rated_lines.c.tenant_id == tenant_id, ended >= start_us, ended < end_us)
+    for day, first_us, last_us in filled(connection, ended, owned, zone):
         within = query.where(ended >= first_us, ended < last_us)
         for component, currency, amount in connection.execute(within):
             totals[day, component, currency] += int(amount)
@@ -183,21 +183,6 @@ def charges(
 _CHARGED = select(
     rated_lines.c.component, rated_lines.c.currency, func.sum(rated_lines.c.amount_nano)
 ).group_by(rated_lines.c.component, rated_lines.c.currency)
-
-
-def _charged_days(
-    connection: Connection, tenant_id: str, start_us: int, end_us: int, zone: tzinfo
-) -> Iterator[tuple[date, int, int]]:
-    """The days of [start, end) between the first of a tenant's lines in it and the last.
-
-    One query for each: to group a whole month by day would sort all of it.
-    """
-    ended = rated_lines.c.event_time_us
-    within = (rated_lines.c.tenant_id == tenant_id, ended >= start_us, ended < end_us)
-    first, last = (
-        connection.scalar(select(bound(ended)).where(*within)) for bound in (func.min, func.max)
-    )
-    return iter(()) if first is None or last is None else spans(first, last + 1, zone)
 
 
 def lines(connection: Connection, request_id: str) -> list[RatedLine]:

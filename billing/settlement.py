@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from decimal import Decimal
 
+import msgspec
 from sqlalchemy import Connection, Row, insert, select
 
 from billing import catalogue, rating, receipts, review, review_caps, review_orders
@@ -33,7 +34,8 @@ TEST_MODE = "test mode"
 class Settlement:
     """Implements `metering.protocols.Settler`.
 
-    `engine_info` is what receipts say of the engine; whoever starts or replaces it sets it.
+    `engine_info` is what receipts say of the engine where the request's row doesn't; whoever starts
+    or replaces it sets it.
     """
 
     def __init__(
@@ -91,6 +93,8 @@ class Settlement:
             return
         tariff = catalogue.version(connection, summary.tariff_version_id)
         parameters = json.loads(request.parameters)
+        if request.engine is not None:
+            engine = msgspec.json.decode(request.engine, type=EngineInfo)
         order = None
         if not request.test_mode:
             order = review_orders.order(
@@ -144,11 +148,12 @@ class Settlement:
             )
 
 
-def _request(connection: Connection, request_id: str) -> Row[bool, str, str, bool]:
+def _request(connection: Connection, request_id: str) -> Row[bool, str, str | None, str, bool]:
     return connection.execute(
         select(
             requests.c.test_mode,
             requests.c.parameters,
+            requests.c.engine,
             tenants.c.currency,
             tenants.c.review_opt_in,
         )

@@ -66,7 +66,9 @@ COMMANDS: dict[str, Entry] = {
     "payments": Entry("billing.payments.cli", "Push to the payment provider, and see what waits."),
     "economics": Entry("billing.economics.cli", "Estimate what serving costs; compare fleets."),
     "measure": Entry("api.measurement.cli", "Measure how fast the books are kept."),
-    "reconcile": Entry("billing.cli", "Compare all books, from the engine to Stripe."),
+    "reconcile": Entry(
+        "billing.reconciliation_cli", "Compare all books, from the engine to Stripe."
+    ),
 }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
+
+from sqlalchemy import Column, ColumnElement, Connection, func, select
 
 
 def day_of(at_us: int, zone: tzinfo) -> date:
@@ -33,3 +35,19 @@ def spans(start_us: int, end_us: int, zone: tzinfo) -> Iterator[tuple[date, int,
         following_us = min(begin_us(day, zone), end_us)
         yield day - timedelta(days=1), start_us, following_us
         start_us = following_us
+
+
+def filled(
+    connection: Connection,
+    moment: Column[int],
+    within: Sequence[ColumnElement[bool]],
+    zone: tzinfo,
+) -> Iterator[tuple[date, int, int]]:
+    """The days from the first row's moment to the last's, of those that lie within.
+
+    A query for each of them adds up what one over all would have to sort first.
+    """
+    first, last = (
+        connection.scalar(select(bound(moment)).where(*within)) for bound in (func.min, func.max)
+    )
+    return iter(()) if first is None or last is None else spans(first, last + 1, zone)

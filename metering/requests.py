@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, RowMapping, insert, select, update
 
+from engine.records import EngineInfo
 from metering import rollups
 from metering.errors import UnknownRequest
 from metering.events import FINAL_STATUSES, RequestStatus, RequestSummary
@@ -39,6 +40,7 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
     test_mode: bool
     started_at_us: int
     project_id: str | None = None
+    engine: EngineInfo | None = None  # what was to run it: a later engine says nothing of it
 
 
 def admit(connection: Connection, admitted: AdmittedRequest) -> None:
@@ -62,6 +64,9 @@ def admit(connection: Connection, admitted: AdmittedRequest) -> None:
             test_mode=admitted.test_mode,
             started_at_us=admitted.started_at_us,
             project_id=admitted.project_id,
+            engine=None
+            if admitted.engine is None
+            else msgspec.json.encode(admitted.engine).decode(),
         )
     )
 
@@ -129,6 +134,9 @@ def from_row(row: RowMapping) -> AdmittedRequest:
         test_mode=row["test_mode"],
         started_at_us=row["started_at_us"],
         project_id=row["project_id"],
+        engine=None
+        if row["engine"] is None
+        else msgspec.json.decode(row["engine"], type=EngineInfo),
     )
 
 

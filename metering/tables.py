@@ -73,6 +73,7 @@ requests = Table(
     Column("started_at_us", BigInteger, nullable=False),
     Column("ended_at_us", BigInteger),
     Column("project_id", Id),  # of the tenant's key at admission; null: none
+    Column("engine", Text),  # JSON, what it was admitted for; null: not ours, or not recorded
     CheckConstraint(
         "status IN ('admitted', 'running', 'completed', 'refused', 'cancelled', 'failed')",
         name="status",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import ROUND_HALF_EVEN, Context, Decimal
+from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -24,14 +24,22 @@ from billing import catalogue, periods
 from billing.errors import InvalidPeriod
 from billing.exports import charges, list_prices
 from billing.exports.charges import Booked, Part
-from billing.exports.columns import PLACES, Row
+from billing.exports.columns import Row
+from billing.exports.focus_rows import (
+    Key,
+    Owed,
+    millionths,
+    name_of,
+    periodic,
+    plain,
+    priced,
+    residual,
+)
 from billing.invoices import closing, parties
 from billing.invoices.drafting import LINE_KINDS, UNBILLED_STATES
 from billing.invoices.tables import credit_notes, invoice_lines, invoices
-from billing.invoices.wording import COMPONENTS
 from billing.ledger.accounts import Account, AccountKind
 from billing.ledger.balances import currency_of
-from billing.money import EXACT
 from billing.periods import Period
 from billing.rating import Component
 from billing.tables import transfers
@@ -43,19 +51,6 @@ SERVICE = {
     "ServiceName": "DFlash Gateway",
 }
 EVER_US = 2**63 - 1
-STEP = Decimal(1).scaleb(-PLACES)
-ROUNDING = Context(prec=120)
-PER_MILLION = frozenset({"input", "output", "energy", "information", "blocks"})
-
-Key = tuple[str | None, ...]
-
-
-@dataclass(slots=True)
-class Owed:
-    """What is left of an invoice line once the rows of its parts are out."""
-
-    quantity: Decimal
-    amount_nano: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +154,10 @@ def _service(
         span["ChargeClass"] = "Correction"
     for key, rest in left.items():
         if rest.quantity or rest.amount_nano:
-            yield book.head | span | _residual(key, rest)
+            yield book.head | span | residual(key, rest)
     for each in lines:
         if each["kind"] == "period":
-            yield book.head | span | _periodic(each, corrects=corrects)
+            yield book.head | span | periodic(each, corrects=corrects)
 
 
 def _key(line: Mapping[Any, Any]) -> Key:
@@ -176,15 +171,15 @@ def _whole(book: Book, invoice: Mapping[Any, Any], charges_nano: int) -> Iterato
     span = {"ChargePeriodStart": invoice["start_us"], "ChargePeriodEnd": invoice["end_us"]}
     rounding = invoice["subtotal_minor"] * minor - charges_nano
     if rounding:
-        row = _plain("Adjustment", "Rounding to the currency's minor unit", rounding)
+        row = plain("Adjustment", "Rounding to the currency's minor unit", rounding)
         yield book.head | span | row | {"x_Component": "rounding"}
     if invoice["tax_minor"]:
-        row = _plain("Tax", "Tax", invoice["tax_minor"] * minor)
+        row = plain("Tax", "Tax", invoice["tax_minor"] * minor)
         yield book.head | span | row | {"x_Component": "tax"}
     if credit := invoice["credit_minor"] * minor:
         name = "Paid from credit" if credit > 0 else "Returned into credit"
         # What it pays for stands at its full effective cost, so spending credit has none.
-        row = _plain("Adjustment", name, -credit) | dict.fromkeys(
+        row = plain("Adjustment", name, -credit) | dict.fromkeys(
             ("ListCost", "ContractedCost", "EffectiveCost"), Decimal(0)
         )
         yield book.head | span | row | {"x_Component": "credit"}
@@ -205,7 +200,7 @@ def _credit_notes(book: Book, invoice: Mapping[Any, Any]) -> Iterator[Row]:
         ):
             if amount:
                 nano = -amount * invoice["minor_nano"]
-                yield head | _plain(category, f"{name} ({invoice['number']})", nano)
+                yield head | plain(category, f"{name} ({invoice['number']})", nano)
 
 
 def _purchases(book: Book, period: Period, currency: str) -> Iterator[Row]:
@@ -230,7 +225,7 @@ def _purchases(book: Book, period: Period, currency: str) -> Iterator[Row]:
         nano = amount if credited == account else -amount
         value = Decimal(nano).scaleb(-9)
         yield book.head | {
-            **_plain("Purchase", "Credit bought" if nano > 0 else "Credit paid back", nano),
+            **plain("Purchase", "Credit bought" if nano > 0 else "Credit paid back", nano),
             "ChargeFrequency": "One-Time",
             "ChargePeriodStart": at_us,
             "ChargePeriodEnd": at_us + 10**6,
@@ -295,8 +290,8 @@ def _of_part(book: Book, part: Part, start_us: int, end_us: int) -> Row:
         "x_RequestCount": Decimal(part.requests),
         "x_CompleteUnits": Decimal(part.complete_units),
         "x_FragmentUnits": Decimal(part.fragment_units),
-        "x_InformationBits": _millionths(part.information_ubits),
-        "x_EnergyJoules": _millionths(part.shown_uj),
+        "x_InformationBits": millionths(part.information_ubits),
+        "x_EnergyJoules": millionths(part.shown_uj),
     }
     if part.project_id is not None:
         row["SubAccountId"] = part.project_id
@@ -304,11 +299,11 @@ def _of_part(book: Book, part: Part, start_us: int, end_us: int) -> Row:
     if part.component == Component.REVIEW:
         row["x_ReviewFee"] = Decimal(part.amount_nano).scaleb(-9)
     if part.unit_price is None:
-        return row | _plain("Adjustment", _name(part.component, part.detail), part.amount_nano)
-    row |= _plain("Usage", _name(part.component, part.detail), part.amount_nano)
+        return row | plain("Adjustment", name_of(part.component, part.detail), part.amount_nano)
+    row |= plain("Usage", name_of(part.component, part.detail), part.amount_nano)
     price = Decimal(part.unit_price)
     listed = _list_price(book, part)
-    row |= _priced(
+    row |= priced(
         part.component,
         part.unit,
         part.quantity,
@@ -337,84 +332,3 @@ def _list_price(book: Book, part: Part) -> Decimal | None:
         )
     found = book.bases[version_id]
     return None if found is None else list_prices.unit_price(found, part.component, part.detail)
-
-
-def _residual(key: Key, rest: Owed) -> Row:
-    _, component, detail, _, version = key
-    name = f"{_name(str(component), str(detail))}, booked while invoices were drawn up"
-    row = _plain("Adjustment", name, rest.amount_nano)
-    return row | {"x_Component": component, "x_TariffVersion": version}
-
-
-def _periodic(line: Mapping[Any, Any], *, corrects: bool) -> Row:
-    """A price of the month. Without a plain, positive unit price it is an adjustment."""
-    name = f"{line['component']}: {line['detail']}"
-    more = {"x_Component": line["component"], "x_TariffVersion": line["tariff_version_id"]}
-    price = None if line["unit_price"] is None else Decimal(line["unit_price"])
-    if price is None or price < 0 or corrects:
-        return _plain("Adjustment", name, line["amount_nano"]) | more
-    row = _plain("Usage", name, line["amount_nano"])
-    row |= _priced(
-        f"month/{line['component']}",
-        line["unit"],
-        Decimal(line["quantity"]),
-        listed=price,
-        contracted=price,
-    )
-    if line["detail"] == "flat":
-        row["ChargeFrequency"] = "Recurring"
-    sku = (line["tariff_version_id"], "period", line["component"], line["detail"])
-    return row | more | {"SkuPriceId": "/".join(sku)}
-
-
-def _plain(category: str, description: str, nano: int) -> Row:
-    """A charge without a price: all four costs are what it is billed at."""
-    cost = Decimal(nano).scaleb(-9)
-    return {
-        "ChargeCategory": category,
-        "ChargeDescription": description,
-        "ChargeFrequency": "Usage-Based" if category != "Purchase" else "One-Time",
-        "ListCost": cost,
-        "ContractedCost": cost,
-        "EffectiveCost": cost,
-        "BilledCost": cost,
-    }
-
-
-def _priced(
-    component: str, unit: str, quantity: Decimal, *, listed: Decimal, contracted: Decimal
-) -> Row:
-    """Quantity and prices, a million units at a time where so priced, and their products."""
-    by_million = component in PER_MILLION
-    pricing = quantity.scaleb(-6, EXACT) if by_million else quantity
-    name = unit.replace("_", " ").capitalize()
-    row: Row = {
-        "SkuId": component,
-        "SkuMeter": name,
-        "PricingCategory": "Standard",
-        "PricingQuantity": pricing,
-        "PricingUnit": f"1000000 {name}" if by_million else name,
-        "ConsumedQuantity": quantity,
-        "ConsumedUnit": name,
-    }
-    for kind, each in (("List", listed), ("Contracted", contracted)):
-        price = _rounded(each.scaleb(6, EXACT) if by_million else each)
-        row[f"{kind}UnitPrice"] = price
-        row[f"{kind}Cost"] = _rounded(EXACT.multiply(pricing, price))
-    return row
-
-
-def _rounded(value: Decimal) -> Decimal:
-    """To the decimal places of a file: only a price of many fine multipliers has more."""
-    exponent = value.as_tuple().exponent
-    assert isinstance(exponent, int)
-    return value.quantize(STEP, ROUND_HALF_EVEN, ROUNDING) if exponent < -PLACES else value
-
-
-def _name(component: str, detail: str) -> str:
-    name = COMPONENTS.get(component, component.replace("_", " "))
-    return f"{name} ({detail})" if detail else name
-
-
-def _millionths(value: int | None) -> Decimal | None:
-    return None if value is None else Decimal(value).scaleb(-6)

@@ -1,5 +1,6 @@
 """From a model to its head: corpus, phrases, fitting, head file, evaluation. Resumable throughout.
 
+origin.json     whose folder it is
 corpus/         shards of what the model said
 features/       its residual stream on them, computed when they are first fitted to
 vocabulary.npy  the tokens that can be proposed, decided once
@@ -22,6 +23,7 @@ from engine.config import EngineConfig
 from engine.dfm.container import ModelFile
 from engine.draft.head.file import HeadCard, HeadFile, write_head
 from engine.draft.head.shape import HeadShape, default_shape
+from engine.errors import InvalidConfig
 from engine.opening import foresight_of, open_model
 from engine.requests import GenerationRequest, SamplingParams
 from engine.training.corpus import (
@@ -55,9 +57,20 @@ class Orders:
     evaluated_prompts: int
 
 
+class _Origin(msgspec.Struct, frozen=True):
+    """What a folder's corpus was sampled from."""
+
+    source_sha256: str
+    seed: int
+
+
 def train(model_path: Path, out: Path, orders: Orders, progress: Progress) -> Evaluation:
-    """Do what is still to be done in `out`, and evaluate the head on prompts it never saw."""
+    """Do what is still to be done in `out`, and evaluate the head on prompts it never saw.
+
+    Raises InvalidConfig for a folder that was begun for another model or with another seed.
+    """
     file = ModelFile.open(model_path)
+    _claim(out, _Origin(file.header.model.source_sha256, orders.seed))
     config = EngineConfig(threads=orders.threads, draft_head="none")
     model = open_model(model_path, config)
     corpus = out / "corpus"
@@ -123,6 +136,22 @@ def frozen_parts(file: ModelFile, shape: HeadShape, token_ids: NDArray[np.int32]
         vocabulary=torch.stack(columns).bfloat16(),
         final_norm=torch.from_numpy(file.tensor("final_norm.weight")),
     )
+
+
+def _claim(out: Path, origin: _Origin) -> None:
+    """Begin a folder; what another model said must never be fitted to in this one's name."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "origin.json"
+    if not path.is_file():
+        path.write_bytes(msgspec.json.encode(origin))
+        return
+    try:
+        known = msgspec.json.decode(path.read_bytes(), type=_Origin)
+    except msgspec.MsgspecError as error:
+        raise InvalidConfig(f"{path} cannot be read: {error}") from error
+    if known != origin:
+        what = "seed" if known.source_sha256 == origin.source_sha256 else "model"
+        raise InvalidConfig(f"{out} was begun with another {what}; name another folder")
 
 
 def _vocabulary(

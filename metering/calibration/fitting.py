@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
-from sklearn.isotonic import IsotonicRegression
 
 from metering.calibration.curves import ONE, REQUEST, Calibration, Curve
+from metering.calibration.extras import extra
 from metering.calibration.figures import Array, Figures, column, figures
 from metering.calibration.guarantees import Guarantee, guarantee, least_labels
 from metering.calibration.labels import Label, independent
@@ -138,8 +139,9 @@ def _fit_kind(kind: str, labels: list[Label], error: float, confidence: float) -
 
 
 def _curve(score: Array, right: Array, weight: Array, requests: int) -> Curve:
+    isotonic: Any = extra("sklearn.isotonic")
     margin = 1 / (requests + 2)
-    model = IsotonicRegression(y_min=margin, y_max=1 - margin, out_of_bounds="clip")
+    model = isotonic.IsotonicRegression(y_min=margin, y_max=1 - margin, out_of_bounds="clip")
     model.fit(score, right, sample_weight=weight)
     scores = np.rint(model.X_thresholds_ * ONE).astype(int).tolist()
     rates = np.rint(model.y_thresholds_ * ONE).astype(int).tolist()

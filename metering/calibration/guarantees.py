@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
-from scipy.stats import beta
 
 from metering.calibration.curves import ONE, to_text
+from metering.calibration.extras import extra
 from metering.calibration.labels import Label
 
 GRID = 50  # ten thousandths between two thresholds
@@ -43,7 +44,8 @@ def upper_bound(errors: int, labels: int, confidence: float) -> float:
     """The one-sided Clopper-Pearson bound on a share of which `errors` in `labels` were seen."""
     if errors >= labels:
         return 1.0
-    return float(beta.ppf(confidence, errors + 1, labels - errors))
+    stats: Any = extra("scipy.stats")
+    return float(stats.beta.ppf(confidence, errors + 1, labels - errors))
 
 
 def guarantee(sampled: Sequence[Label], error: float, confidence: float) -> Guarantee | None:

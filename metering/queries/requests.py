@@ -107,7 +107,7 @@ def request(connection: Connection, tenant_id: str | None, request_id: str) -> R
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
         return None
-    fields = dict(row)
+    fields = {name: row[name] for name in RequestRow.__struct_fields__}
     fields["status"] = RequestStatus(row["status"])
     for name in ("parameters", "prompt", "tags"):
         fields[name] = None if row[name] is None else json.loads(row[name])

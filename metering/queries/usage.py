@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, func, select
 
 from metering.energy.provenance import SHOWN_STEP_UJ
 from metering.events import EnergyClass
-from metering.local_days import begin_us, spans
+from metering.local_days import begin_us, filled
 from metering.tables import request_summaries
 
 SLOT_US = 15 * 60 * 10**6
@@ -156,13 +156,8 @@ def _by_day(
 ) -> Sums:
     """A query for each day between the first request and the last: none has to sort them all."""
     within = (*owned, start_us <= _ENDED, end_us > _ENDED)
-    first, last = (
-        connection.scalar(select(bound(_ENDED)).where(*within)) for bound in (func.min, func.max)
-    )
-    if first is None or last is None:
-        return
     query = select(*_SUMS).where(*owned).group_by(request_summaries.c.energy_class)
-    for day, from_us, to_us in spans(first, last + 1, zone):
+    for day, from_us, to_us in filled(connection, _ENDED, within, zone):
         begins_us = begin_us(day, zone)
         for row in connection.execute(query.where(from_us <= _ENDED, to_us > _ENDED)):
             yield (begins_us, *row)

@@ -17,12 +17,13 @@ import time
 from collections.abc import Sequence
 
 import structlog
+from sqlalchemy import Connection
 from sqlalchemy import Engine as Database
 from sqlalchemy.exc import SQLAlchemyError
 
 from engine.records import EngineInfo, StepRecord
 from metering import clock, event_log, requests
-from metering.calibration import Calibration
+from metering.calibration import Calibration, in_force
 from metering.committed_blocks import committed
 from metering.database import snapshot, transaction
 from metering.energy import EnergyMeter
@@ -163,12 +164,16 @@ class Recorder:
         """
         with snapshot(self._database) as connection:
             orphans = [
-                (admitted, event_log.of_request(connection, admitted.id))
+                (
+                    admitted,
+                    event_log.of_request(connection, admitted.id),
+                    _calibration_of(connection, admitted),
+                )
                 for admitted in requests.live(connection)
                 if self._live.get(admitted.id) is None
             ]
-        for admitted, events in orphans:
-            live = LiveRequest(admitted, RequestMeter(admitted, self._rule, self.calibration))
+        for admitted, events, calibration in orphans:
+            live = LiveRequest(admitted, RequestMeter(admitted, self._rule, calibration))
             try:
                 for body in events:
                     live.meter.fold(body)
@@ -306,3 +311,9 @@ class Recorder:
         except Exception:
             # The engine may be gone; the request ends without its answer then.
             log.exception("engine.cancel_failed", request_id=request_id)
+
+
+def _calibration_of(connection: Connection, admitted: AdmittedRequest) -> Calibration | None:
+    """The one in force for the model file that a request was admitted for, whatever runs now."""
+    engine = admitted.engine
+    return None if engine is None else in_force(connection, engine.model, engine.checksum)

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from api_cases import NOW_US, HeldClock, House, make_house
 from billing_cases import summary
+from metering_cases import INFO
 from sqlalchemy import Engine, update
 
 from api import limits, projects, tenants
@@ -46,7 +47,7 @@ class Door:
     def __init__(self, database: Engine, house: House) -> None:
         self.database = database
         self.house = house
-        self.admission = Admission(database, HoldGate(), 10_000, 120)
+        self.admission = Admission(database, HoldGate(), 10_000, 120, engine=lambda: INFO)
 
     def admit(
         self,

@@ -15,8 +15,8 @@ from sqlalchemy import Engine
 from api.receipt_cli import receipt
 from api.tenure import Tenure
 from billing import receipts
-from billing.cli import KEY_FILE
 from billing.gate import HoldGate
+from billing.receipts_cli import KEY_FILE
 from billing.settlement import Settlement
 from billing.signing import Signer, public_keys
 from billing.verification import verify

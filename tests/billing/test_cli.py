@@ -17,8 +17,10 @@ from click.testing import CliRunner, Result
 from sqlalchemy import text
 
 from billing import catalogue, receipts, review
-from billing.cli import KEY_FILE, credit, receipt, reconcile, tariff
+from billing.cli import credit, tariff
 from billing.gate import HoldGate
+from billing.receipts_cli import KEY_FILE, receipt
+from billing.reconciliation_cli import reconcile
 from billing.settlement import Settlement
 from billing.signing import Signer
 from metering.cli_context import CliContext

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from billing_cases import ENGINE, energy, nothing_emitted, summary, tariff, unit
 from billing_world import (
@@ -329,6 +330,21 @@ def test_a_receipt_names_the_engine_or_that_there_was_none(
     assert after is not None
     assert after["receipt"]["engine"]["backend"] == "fp32"
     assert after["receipt"]["model"]["checksum"] == ENGINE.checksum
+
+
+def test_a_receipt_names_the_engine_that_the_request_was_admitted_for(
+    connection: Connection, settler: Settlement
+) -> None:
+    """Given a restart with another model file and other threads before it was settled."""
+    first = msgspec.structs.replace(ENGINE, checksum="sha256:" + "cd" * 32, thread_count=7)
+    add_tenant(connection, pays=TERMS)
+    request = add_request(connection, engine=first)
+    HoldGate().admit(connection, request, expires_at_us=FAR_US)
+    ended(connection, settler, summary())
+    envelope = receipts.receipt(connection, None, "req_1")
+    assert envelope is not None
+    assert envelope["receipt"]["model"]["checksum"] == first.checksum
+    assert envelope["receipt"]["engine"]["thread_count"] == 7
 
 
 def test_the_sweep_after_a_settlement_finds_nothing(

@@ -13,7 +13,7 @@ from browser_pages import World
 from click.testing import CliRunner
 from playwright.sync_api import Browser, expect
 
-from billing.cli import receipt
+from billing.receipts_cli import receipt
 from metering.cli_context import CliContext
 from metering.semantic import Segmenter
 

@@ -18,6 +18,7 @@ sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT)]
 import pytest  # noqa: E402
 from focus_cases import focus_rows  # noqa: E402
 from golden_month import bill, golden_month  # noqa: E402
+from invoice_world import at  # noqa: E402
 from sqlalchemy import Engine  # noqa: E402
 
 from api import migrate  # noqa: E402
@@ -29,7 +30,7 @@ from metering.database import open_database  # noqa: E402
 RULES = "1.2.0.1"
 # The two halves of "null, or else not null": of every column, one is not met.
 EITHER = ({"InvoiceId-C-004-C"}, {"InvoiceId-C-005-C"})
-LABELS = ("2026-09", "2026-10", "2026-11")  # the second tenant's last is not closed
+LABELS = ("2026-09", "2026-10", "2026-11")  # the second tenant's last is still open
 # What a provider may say that it supports: columns of the rest must be absent.
 SUPPORTED = (
     "ACCOUNT_NAMING_SUPPORTED",
@@ -51,7 +52,9 @@ def main(validator: Path) -> int:
         migrate.upgrade(url)
         database = open_database(url)
         with pytest.MonkeyPatch.context() as patch:
-            bill(golden_month(database, folder, patch))
+            month = golden_month(database, folder, patch)
+            bill(month)
+            month.serve("req_open", "ten_york", ended_us=at("2026-11-20 00:00"), tokens=500)
         rows = all_rows(database)
         database.dispose()
         # It reads "null or not" as a rule of the whole column: one file must not have both.

@@ -86,7 +86,13 @@ def metered_engine(home: GatewayHome, config: EngineConfig) -> Iterator[MeteredE
     try:
         yield MeteredEngine(
             database,
-            Admission(database, gate, requests_per_minute=10**6, hold_lifetime_s=600),
+            Admission(
+                database,
+                gate,
+                requests_per_minute=10**6,
+                hold_lifetime_s=600,
+                engine=lambda: engine.info,
+            ),
             recorder,
             engine,
             sink,

@@ -12,11 +12,11 @@ from invoice_world import Month, at
 from sqlalchemy import Connection, update
 from stripe_process import StripeProcess
 
-from billing.cli import reconcile
 from billing.invoices import closing, issuing
 from billing.payments import collection, comparison, outbox, top_ups, webhooks
 from billing.payments.comparison import Comparison
 from billing.payments.tables import payment_outbox
+from billing.reconciliation_cli import reconcile
 from metering.cli_context import CliContext
 from metering.database import transaction
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from engine.config import EngineConfig
 from engine.dfm.container import ModelFile
 from engine.draft.head.file import read_card
 from engine.draft.head.shape import default_shape
+from engine.errors import InvalidConfig
 from engine.generation_cli import generate
 from engine.opening import open_model
 from engine.training import corpus, fitting, pipeline
@@ -91,6 +93,21 @@ def test_a_head_is_trained_evaluated_and_gone_on_with(model: Path, tmp_path: Pat
     opened = open_model(model, EngineConfig(threads=1, draft_head=str(tmp_path / "head.dfh")))
     assert opened.foresight.head is not None
     assert opened.foresight.phrases is not None
+
+
+def test_a_folder_of_another_model_or_seed_is_not_gone_on_with(model: Path, tmp_path: Path) -> None:
+    """What one model said must not be fitted to in the name of another of the same shape."""
+    sibling = write_block_dfm(tmp_path / "sibling.dfm", dataclasses.replace(SHAPE, seed=4))
+    out = tmp_path / "head"
+    assert run(model, out, "--tokens", 1, "--hours", 0).exit_code == 0
+    whole = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    for result, what in (
+        (run(sibling, out, "--tokens", 1, "--hours", 0), "model"),
+        (run(model, out, "--tokens", 1, "--hours", 0, "--seed", 1), "seed"),
+    ):
+        assert isinstance(result.exception, InvalidConfig)
+        assert f"begun with another {what}" in str(result.exception)
+    assert whole == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
 
 def test_a_corpus_is_decided_by_its_seed_alone(model: Path, tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from metering_cases import (
+    INFO,
     Rig,
     add_tenant,
     admit,
@@ -16,7 +18,9 @@ from metering_cases import (
 from sqlalchemy import Engine, delete, text
 
 from engine.records import FinishReason
-from metering import event_log, queries
+from metering import calibration, event_log, queries
+from metering import requests as request_rows
+from metering.calibration import REQUEST, Calibration, Curve
 from metering.database import snapshot, transaction
 from metering.events import EndedBy, RequestStatus
 from metering.request_meter import RequestMeter, summary_of
@@ -89,6 +93,37 @@ def test_the_summary_from_the_log_is_that_of_the_running_meter(database: Engine)
                     meter.fold(body)
             end = meter.terminal(asked.status, FinishReason.BUDGET, asked.ended_by)
             assert meter.summary(end, asked.ended_at_us) == asked
+
+
+def test_an_orphan_of_another_model_is_not_scored_by_the_calibration_of_the_one_that_runs(
+    database: Engine,
+) -> None:
+    """Given a gateway that crashed on one model file and was restarted on another, both judged."""
+    before, after = INFO, msgspec.structs.replace(INFO, checksum="sha256:01")
+    with transaction(database) as connection:
+        add_tenant(connection)
+        for info, rate in ((before, 1000), (after, 9000)):
+            found = Calibration(f"cal_{rate}", info.model, info.checksum, {REQUEST: flat(rate)})
+            report = {"kinds": [{"kind": REQUEST, "curve": flat(rate)}], "review_below": None}
+            assert calibration.store(connection, found, msgspec.json.encode(report))
+        admitted = msgspec.structs.replace(admitted_request(), engine=before)
+        request_rows.admit(connection, admitted)
+        request_rows.admit(connection, admitted_request("req_of_old"))
+    with recorder_rig(database, with_tenant=False) as rig:
+        rig.recorder.track(admitted)
+        rig.recorder.on_steps([step(0, block(0, "One"))])
+    with recorder_rig(database, with_tenant=False) as rig:
+        rig.recorder.calibration = found
+        assert rig.recorder.recover() == 2
+    summary = rig.sink.summaries["req_1"]
+    assert summary.calibration == "cal_1000"
+    assert summary.confidence is not None
+    assert summary.confidence.calibrated == "0.1000"
+    assert rig.sink.summaries["req_of_old"].calibration is None
+
+
+def flat(rate: int) -> Curve:
+    return Curve((0,), (rate,))
 
 
 def test_a_recovery_that_cannot_be_settled_now_is_settled_later(database: Engine) -> None:

@@ -75,24 +75,25 @@ void attend(const Step& step, int layer, int unit, int next, Scratch& scratch) {
     following = &step.segment[step.unit[next].segment];
     next_plane = plane(step.unit[next].kv_head);
   }
-  const auto fetch = [&](int tile, int begin, int end) {
-    if (!following || tile >= following->committed / kTile || following->tile_page[tile] < 0) return;
-    const auto* p = reinterpret_cast<const char*>(next_plane + following->tile_page[tile] * m.page_bytes);
-    for (int i = begin; i < end; i += 64) _mm_prefetch(p + i, _MM_HINT_T1);
+  const auto follows = [&](int tile) -> const uint8_t* {
+    if (!following || tile >= following->committed / kTile || following->tile_page[tile] < 0) return nullptr;
+    return next_plane + following->tile_page[tile] * m.page_bytes;
   };
 
   for (int t = 0; t < chain_tiles; ++t) {
     const uint8_t* page = keys.of_chain<false>(t, least(shared - t * kTile, kTile));
-    fetch(t, 0, shape.values);
-    for (int i = 0; i < rows; ++i)
-      if (t < keys.common_tiles(u.row + i))
-        score_tile(shape, page, step.in_query, first_head(i), heads, scores(i, t), stride);
+    Ahead ahead = spread(follows(t), shape.values, shape.groups * heads);
+    for (int i = 0; i < rows; ++i) {
+      if (t >= keys.common_tiles(u.row + i)) continue;
+      score_tile(shape, page, step.in_query, first_head(i), heads, scores(i, t), stride, ahead);
+      ahead = {};
+    }
   }
   for (int i = 0; i < rows; ++i) {
     const int row = u.row + i, length = step.length[row];
     for (int t = keys.common_tiles(row); t * kTile < length; ++t)
       score_tile(shape, keys.of_row<false>(row, t, least(length - t * kTile, kTile)), step.in_query,
-                 first_head(i), heads, scores(i, t), stride);
+                 first_head(i), heads, scores(i, t), stride, {});
   }
 
   float* sums = scratch.mixing + static_cast<int64_t>(rows) * heads * to;
@@ -106,14 +107,16 @@ void attend(const Step& step, int layer, int unit, int next, Scratch& scratch) {
   for (int t = 0; t < chain_tiles; ++t) {
     const uint8_t* page = keys.of_chain<true>(t, least(shared - t * kTile, kTile));
     if (rows > 1) widen_values(shape, page, scratch.values);
-    fetch(t, shape.values, shape.bytes);
+    const uint8_t* follow = follows(t);
+    Ahead ahead = spread(follow ? follow + shape.values : nullptr, shape.bytes - shape.values, kTile / 2);
     for (int i = 0, rounded = 0; i < rows; ++i) {
       if (t >= keys.common_tiles(u.row + i)) continue;
       const int seen = least(step.length[u.row + i] - t * kTile, kTile);
       if (seen != rounded) round_to(shape, page, rounded = seen, rounding);
       weigh(shape, rounding, heads, scores(i, t), stride, scratch.weights);
-      if (rows > 1) mix_tile<false>(shape, scratch.values, seen, heads, scratch.weights, rounding, mixing(i));
-      else mix_tile<true>(shape, page + shape.values, seen, heads, scratch.weights, rounding, mixing(i));
+      if (rows > 1) mix_tile<false>(shape, scratch.values, seen, heads, scratch.weights, rounding, mixing(i), ahead);
+      else mix_tile<true>(shape, page + shape.values, seen, heads, scratch.weights, rounding, mixing(i), ahead);
+      ahead = {};
     }
   }
   for (int i = 0; i < rows; ++i) {
@@ -123,7 +126,7 @@ void attend(const Step& step, int layer, int unit, int next, Scratch& scratch) {
       const uint8_t* page = keys.of_row<true>(row, t, count);
       round_to(shape, page, count, rounding);
       weigh(shape, rounding, heads, scores(i, t), stride, scratch.weights);
-      mix_tile<true>(shape, page + shape.values, count, heads, scratch.weights, rounding, mixing(i));
+      mix_tile<true>(shape, page + shape.values, count, heads, scratch.weights, rounding, mixing(i), {});
     }
   }
   for (int i = 0; i < rows; ++i)

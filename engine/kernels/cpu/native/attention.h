@@ -97,31 +97,51 @@ void place(const Step& step, int layer, int row) {
   }
 }
 
+// Memory that is read soon, fetched a few lines at a time between products: all at once would fill
+// the core's buffers, and the products would wait.
+struct Ahead {
+  const uint8_t* from;  // null: nothing
+  int lines, at_once;
+
+  void fetch(int turn) const {
+    if (!from) return;
+    for (int i = turn * at_once; i < (turn + 1) * at_once && i < lines; ++i)
+      _mm_prefetch(reinterpret_cast<const char*>(from) + i * 64, _MM_HINT_T1);
+  }
+};
+
+inline Ahead spread(const uint8_t* from, int bytes, int turns) {
+  const int lines = bytes / 64;
+  return {from, lines, (lines + turns - 1) / turns};
+}
+
 // One group's share of the scores of 16 keys, for `heads` queries that follow each other.
 template <int Words>
 inline void score_group(const uint8_t* keys, const float* key_scales, const int8_t* q,
                         const float* scale, const int32_t* bias, int heads, int dim, int groups,
-                        bool first, float* scores, int64_t stride) {
+                        int group, float* scores, int64_t stride, const Ahead& ahead) {
   for (int h = 0; h < kHalves; ++h) {
     const Bytes k = load_words<Words>(keys + h * kLanes * 4);
     const vf ks = load(key_scales + h * kLanes);
     for (int i = 0; i < heads; ++i) {
+      if (h == 0) ahead.fetch(group * heads + i);
       float* to = scores + i * stride + h * kLanes;
       const vf t = floats(dot_bytes<Words>(k, q + i * dim, bias[i * groups]));
-      store(to, fma(t, mul(ks, fill(scale[i * groups])), first ? zero() : load(to)));
+      store(to, fma(t, mul(ks, fill(scale[i * groups])), group == 0 ? zero() : load(to)));
     }
   }
 }
 
 inline void score_tile(const Page& shape, const uint8_t* page, const Rows8& query,
-                       int64_t first_head, int heads, float* scores, int64_t stride) {
+                       int64_t first_head, int heads, float* scores, int64_t stride,
+                       const Ahead& ahead) {
   for (int g = 0; g < shape.groups; ++g) {
     const int64_t at = first_head * shape.groups + g;
     const uint8_t* keys = page + g * shape.width * kTile;
     const float* ks = reinterpret_cast<const float*>(page + shape.key_scales) + g * kTile;
     const auto score = shape.width == 32 ? score_group<8> : shape.width == 16 ? score_group<4> : score_group<2>;
     score(keys, ks, query.q + at * shape.width, query.scale + at, query.bias + at, heads, shape.dim,
-          shape.groups, g == 0, scores, stride);
+          shape.groups, g, scores, stride, ahead);
   }
 }
 
@@ -199,11 +219,12 @@ inline vi load_values(const void* values, int at) {
 // Adds a tile's values to `H` heads' sums, `G` groups of V vectors each, `pairs` pairs of keys.
 template <int H, int G, int V, bool Narrow>
 inline void mix_block(const void* values, int row, int pairs, const int16_t* weights, int head_step,
-                      const float* unit, float* mixing, int to) {
+                      const float* unit, float* mixing, int to, const Ahead& ahead) {
   vi acc[H][G * V];
   for (int h = 0; h < H; ++h)
     for (int v = 0; v < G * V; ++v) acc[h][v] = no_ints();
   for (int j = 0; j < pairs; ++j) {
+    ahead.fetch(j);
     vi x[G * V];
     for (int v = 0; v < G * V; ++v) x[v] = load_values<Narrow>(values, j * row + 2 * v * kLanes);
     for (int h = 0; h < H; ++h)
@@ -223,20 +244,25 @@ inline void mix_block(const void* values, int row, int pairs, const int16_t* wei
 
 template <int G, int V, bool Narrow>
 inline void mix_groups(int heads, const void* values, int row, int pairs, const int16_t* weights,
-                       int head_step, const float* unit, float* mixing, int to) {
+                       int head_step, const float* unit, float* mixing, int to, const Ahead& ahead) {
+  const Ahead none{};
+  const auto next = [&](int h) { return h ? none : ahead; };
   int h = 0;
   for (; h + 3 <= heads; h += 3)
-    mix_block<3, G, V, Narrow>(values, row, pairs, weights + h * head_step, head_step, unit, mixing + h * to, to);
+    mix_block<3, G, V, Narrow>(values, row, pairs, weights + h * head_step, head_step, unit,
+                               mixing + h * to, to, next(h));
   for (; h + 2 <= heads; h += 2)
-    mix_block<2, G, V, Narrow>(values, row, pairs, weights + h * head_step, head_step, unit, mixing + h * to, to);
+    mix_block<2, G, V, Narrow>(values, row, pairs, weights + h * head_step, head_step, unit,
+                               mixing + h * to, to, next(h));
   if (h < heads)
-    mix_block<1, G, V, Narrow>(values, row, pairs, weights + h * head_step, head_step, unit, mixing + h * to, to);
+    mix_block<1, G, V, Narrow>(values, row, pairs, weights + h * head_step, head_step, unit,
+                               mixing + h * to, to, next(h));
 }
 
 // `values` are the page's bytes (narrow) or what `widen_values` made of them.
 template <bool Narrow>
 inline void mix_tile(const Page& shape, const void* values, int count, int heads,
-                     const int16_t* weights, const Rounding& r, float* mixing) {
+                     const int16_t* weights, const Rounding& r, float* mixing, const Ahead& ahead) {
   const int to = padded(shape.dim), row = 2 * shape.dim, step = shape.groups * kTile;
   const int pairs = (count + 1) / 2;
   for (int g = 0; g < shape.groups;) {
@@ -245,15 +271,17 @@ inline void mix_tile(const Page& shape, const void* values, int count, int heads
     const int16_t* w = weights + g * kTile;
     const float* unit = r.unit + g;
     if (kLanes == 16 && shape.width == 32 && g + 2 <= shape.groups) {
-      mix_groups<2, 32 / kLanes, Narrow>(heads, from, row, pairs, w, step, unit, mixing + at, to);
+      mix_groups<2, 32 / kLanes, Narrow>(heads, from, row, pairs, w, step, unit, mixing + at, to, g ? Ahead{} : ahead);
       g += 2;
       continue;
     }
     ++g;
     if (shape.width == 32) {
-      mix_groups<1, 32 / kLanes, Narrow>(heads, from, row, pairs, w, step, unit, mixing + at, to);
+      mix_groups<1, 32 / kLanes, Narrow>(heads, from, row, pairs, w, step, unit, mixing + at, to,
+                                         at ? Ahead{} : ahead);
     } else if (shape.width == 16) {
-      mix_groups<1, 16 / kLanes, Narrow>(heads, from, row, pairs, w, step, unit, mixing + at, to);
+      mix_groups<1, 16 / kLanes, Narrow>(heads, from, row, pairs, w, step, unit, mixing + at, to,
+                                         at ? Ahead{} : ahead);
     } else {
       for (int h = 0; h < heads; ++h)
         for (int i = 0; i < shape.width; ++i) {
