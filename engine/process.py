@@ -118,14 +118,10 @@ class EngineProcess:
                 return
             log.error("engine.lost", pid=child.pid, status=child.status)
             while not self._closing.wait(pause_s):
-                try:
-                    replacement = self._launch()
-                except EngineError as error:
-                    log.error("engine.restart_failed", error=str(error))
+                replacement = self._replacement()
+                if replacement is None:
                     pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
                     continue
-                if self._on_replaced is not None:
-                    self._on_replaced(replacement.info)
                 pause_s = _FIRST_PAUSE_S
                 with self._changed:
                     self._child = replacement
@@ -133,6 +129,27 @@ class EngineProcess:
                     replacement.close()
                 log.info("engine.restarted", pid=replacement.pid)
                 break
+
+    def _replacement(self) -> Child | None:
+        """Start a child and tell of it; null where either fails, which is tried again later.
+
+        Whatever went wrong: without its keeper the engine would be gone for good.
+        """
+        try:
+            child = self._launch()
+        except Exception as error:
+            known = isinstance(error, EngineError)
+            log.error("engine.restart_failed", error=str(error), exc_info=not known)
+            return None
+        try:
+            if self._on_replaced is not None:
+                self._on_replaced(child.info)
+        except Exception:
+            log.exception("engine.not_taken_over", pid=child.pid)
+            child.kill()
+            child.wait()
+            return None
+        return child
 
     def _observer_lost(self, error: Exception) -> None:
         """Nobody records what the engine does any more: stop it for good."""

@@ -21,7 +21,7 @@ from tiny_models import write_tiny_dfm
 from engine.config import EngineConfig
 from engine.errors import EngineUnavailable, InvalidRequest
 from engine.process import EngineProcess
-from engine.records import FinishReason
+from engine.records import EngineInfo, FinishReason
 from engine.requests import SamplingParams
 
 CONFIG = EngineConfig(kv_tokens=512, threads=1, max_running=4)
@@ -120,6 +120,29 @@ def test_a_child_that_cannot_be_replaced_is_tried_again(
     assert engine.info.pid != lost
     engine.submit(request([5, 6, 7], 3, request_id="again", ignore_eos=True))
     assert ears.finish("again").reason is FinishReason.LENGTH
+
+
+def test_a_child_that_nobody_takes_over_is_replaced_again(model: Path) -> None:
+    """Given a database that is full just when the new child's meter is to be opened."""
+    told: list[int] = []
+    ears = Ears()
+
+    def taken_over(info: EngineInfo) -> None:
+        told.append(info.pid)
+        if len(told) == 1:
+            raise OSError("no space left on device")
+
+    engine = EngineProcess(model, CONFIG, ears, on_replaced=taken_over)
+    engine.start()
+    try:
+        os.kill(engine.info.pid, signal.SIGKILL)
+        until(lambda: len(told) == 2)
+        until(lambda: not refuses(engine))
+        assert not alive(told[0])
+        engine.submit(request([5, 6, 7], 3, request_id="next", ignore_eos=True))
+        assert ears.finish("next").reason is FinishReason.LENGTH
+    finally:
+        engine.close()
 
 
 def test_closing_leaves_no_process(engine: EngineProcess) -> None:
