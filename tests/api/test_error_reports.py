@@ -240,6 +240,12 @@ def test_a_body_of_another_shape_is_a_400_that_names_the_parameter(
     assert below_v1.json()["error"]["param"] == parameter
 
 
+def test_a_body_that_is_missing_is_said_to_be(client: TestClient[Litestar]) -> None:
+    answer = client.post("/orders", content=b"")
+    assert answer.status_code == 400
+    assert (answer.json()["parameter"], answer.json()["detail"]) == ("body", "this needs a body")
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b'{"name": NaN}', b"[" * 60_000])
 def test_a_body_that_is_not_json_is_a_400(client: TestClient[Litestar], body: bytes) -> None:
     with capture_logs() as logged:
