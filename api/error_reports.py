@@ -183,9 +183,7 @@ def _validation_messages(error: ValidationException) -> list[tuple[str | None, s
     found: list[tuple[str | None, str]] = []
     for item in error.extra if isinstance(error.extra, list) else []:
         key = item.get("key")
-        if (
-            key == "data"
-        ):  # we decode bodies: left to Litestar is that there is none
+        if key == "data":  # we decode bodies: left to Litestar is that there is none
             found.append(("body", "this needs a body"))
         else:
             found.append((key, f"{key}: {item['message']}" if key else item["message"]))
