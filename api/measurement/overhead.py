@@ -139,7 +139,13 @@ class _House:
         """The same with admission, recorder, meter and settlement."""
         principal = self._tenant()
         gate = HoldGate()
-        admission = Admission(self.database, gate, 10**6, self.settings.hold_lifetime_s)
+        admission = Admission(
+            self.database,
+            gate,
+            10**6,
+            self.settings.hold_lifetime_s,
+            engine=lambda: self.engine.info,
+        )
 
         def submit(prompt: str, ids: tuple[int, ...]) -> str:
             order = Order(
