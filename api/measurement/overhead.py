@@ -140,7 +140,10 @@ class _House:
         principal = self._tenant()
         gate = HoldGate()
         admission = Admission(
-            *(self.database, gate, 10**6, self.settings.hold_lifetime_s),
+            self.database,
+            gate,
+            10**6,
+            self.settings.hold_lifetime_s,
             engine=lambda: self.engine.info,
         )
 

@@ -1,5 +1,5 @@
 // What a step needs before it runs: room, the order of its keys, and shares for the threads.
-#include <cstring>
+#include <algorithm>
 
 #include "engine.h"
 
@@ -127,8 +127,8 @@ void Engine::plan_segments(int rows) {
     const int64_t* last = g.tail + int64_t(g.rows - 1) * g.width;
     g.chain = chain;
     g.tile_page = page;
-    std::memcpy(chain, g.committed_slots, g.committed * sizeof(int64_t));
-    std::memcpy(chain + g.committed, last, (g.chain_length - g.committed) * sizeof(int64_t));
+    std::copy_n(g.committed_slots, g.committed, chain);
+    std::copy_n(last, g.chain_length - g.committed, chain + g.committed);
     for (int t = 0; t < g.chain_length; t += kTile) {
       const int count = g.chain_length - t < kTile ? g.chain_length - t : kTile;
       bool together = chain[t] % kTile == 0;
