@@ -100,6 +100,9 @@ def test_a_receipt_says_what_was_generated_how_surely_and_for_how_many_joules(
         "source": "cpu_time",
         "scope": "process",
         "method": "affine-shapley/1",
+        "weights": None,
+        "devices": [],
+        "update_period_us": None,
         "uncertainty_pct": 30,
     }
     assert receipt["engine"] == {

@@ -74,6 +74,7 @@ def test_a_rejection_refunds_the_tenant_and_shows_on_its_receipt(
     tab.sign_in(base_url, world.house.reviewer)
     open_item(tab.page, base_url)
     tab.page.get_by_role("button", name="Claim").click()
+    tab.page.get_by_label("incorrect").check()
     tab.page.get_by_role("button", name="Reject and refund").click()
     expect(tab.page.get_by_role("status")).to_contain_text("rejected")
     assert any("earnings tenant credit" in row for row in fee_rows(tab.page))
@@ -97,6 +98,7 @@ def test_a_correction_is_kept_with_the_item(
     edited = tab.page.get_by_label("Corrected answer")
     assert edited.input_value() == "    return a + b\n"
     edited.fill("    return a - b\n# two\n")
+    tab.page.get_by_label("incorrect").check()
     tab.page.get_by_role("button", name="Save correction").click()
     expect(tab.page.get_by_role("status")).to_contain_text("corrected")
     corrected = tab.page.locator("section", has_text="Corrected answer").locator("pre")

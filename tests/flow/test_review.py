@@ -74,10 +74,12 @@ def keep_back(gateway: Gateway, key: str) -> str:
             ) as response:
                 [(name, view)] = list(events(response))
             assert (name, view["output"]) == ("receipt", None)
-        answer = client.post("/v1/completions", json=TEXT).raise_for_status().json()
+        (model,) = client.get("/v1/models").raise_for_status().json()["data"]
+        text = {**TEXT, "model": model["id"]}
+        answer = client.post("/v1/completions", json=text).raise_for_status().json()
         for choice in answer["choices"]:
             assert (choice["finish_reason"], choice["text"]) == ("content_filter", "")
-        with client.stream("POST", "/v1/completions", json={**TEXT, "stream": True}) as response:
+        with client.stream("POST", "/v1/completions", json={**text, "stream": True}) as response:
             parts = [part for _, part in events(response) if part]
         assert [part["choices"][0]["text"] for part in parts] == ["", ""]
     return str(whole["id"])

@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -130,6 +131,17 @@ def books_are_whole(database: Engine, load: Load) -> int:
         return connection.scalar(select(func.count()).select_from(requests)) or 0
 
 
+def wait_for_requests(database: Engine) -> None:
+    """Return once something was asked."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with snapshot(database) as connection:
+            if connection.scalar(select(func.count()).select_from(requests)):
+                return
+        time.sleep(0.02)
+    raise AssertionError("nothing was admitted for a minute")
+
+
 @pytest.fixture(params=CRASHES)
 def crashing_home(request: pytest.FixtureRequest, tmp_path: Path, tiny_model: Path) -> GatewayHome:
     url = None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
@@ -156,6 +168,7 @@ def test_killed_at_any_point_under_load_it_restarts_with_books_that_agree(
         try:
             books_are_whole(books, load)
             load.start(gateway)
+            wait_for_requests(books)  # a busy machine may take its time
             threading.Event().wait(chance.uniform(*RUN_S))
         finally:
             # Sometimes the engine goes with it, sometimes it is left behind.

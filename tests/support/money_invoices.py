@@ -7,7 +7,7 @@ from contextlib import suppress
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from money_world import HOLD_US, TENANTS, World, sometimes
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from billing import periods
 from billing.errors import InvoiceConflict
@@ -16,6 +16,7 @@ from billing.invoices.parties import Issuer
 from billing.invoices.queries import Invoice, invoice
 from billing.invoices.tables import invoices
 from billing.ledger import holds
+from billing.tables import rated_lines
 from metering.database import snapshot, transaction
 
 ISSUED = ("final", "paid", "uncollectible")
@@ -40,12 +41,29 @@ class Invoicing(World):
                 holds.renew(connection, self.running, self.now_us + HOLD_US)
             holds.expire(connection, self.now_us)
         self.closed.add(month.label)
+        self.close_all()
+        self.keep()
+
+    def close_all(self) -> None:
+        """In order, with the months before that something was charged for when it came late."""
+        line = rated_lines.c
+        with snapshot(self.database) as connection:
+            charged = line.amount_nano != 0
+            first_us = connection.scalar(select(func.min(line.event_time_us)).where(charged))
+        if self.closed and first_us is not None:
+            label = periods.containing(first_us, "UTC").label
+            while label < max(self.closed):
+                self.closed.add(label)
+                label = periods.following(label)
         for label in sorted(self.closed):
             first = list(closing.close(self.database, label))
             again = list(closing.close(self.database, label))
             assert len(first) == len(TENANTS)
             assert {each.outcome for each in again} == {closing.Outcome.BEFORE}
-        self.keep()
+
+    def teardown(self) -> None:
+        self.close_all()
+        super().teardown()
 
     @precondition(lambda self: self.closed)
     @rule(data=st.data(), tenant=st.sampled_from(TENANTS))

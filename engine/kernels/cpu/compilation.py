@@ -6,6 +6,7 @@ A variant that a compiler is too old for is left out.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import platform
@@ -57,11 +58,14 @@ def compiled_library(cache: Path | None = None) -> Path:
         raise CannotCompile(f"no compiler: none of {', '.join(COMPILERS)} is installed")
     folder = _writable(cache or Path.home() / ".cache" / "dflash" / "kernels")
     library = folder / f"{_digest(compiler)}.so"
-    if not library.exists():
-        log.info("compiling the native kernels, once", compiler=compiler)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            built = _build(compiler, Path(scratch))
-            built.replace(library)  # whole or not at all, whoever else compiles meanwhile
+    if library.exists():
+        return library
+    with (folder / "compiling").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # processes that start together need it once
+        if not library.exists():
+            log.info("compiling the native kernels, once", compiler=compiler)
+            with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                _build(compiler, Path(scratch)).replace(library)  # whole or not at all
     return library
 
 
