@@ -10,7 +10,7 @@ from pathlib import Path
 from engine.config import EngineConfig
 from engine.dfm.container import ModelFile
 from engine.draft.foresight import Foresight
-from engine.draft.head.choosing import chosen_head
+from engine.draft.head.choosing import AUTO, chosen_head
 from engine.draft.head.file import HeadFile
 from engine.draft.head.serving import TappedDecoder, open_block_head
 from engine.grammar.grammars import Grammars
@@ -74,6 +74,9 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
         kv_tokens=config.kv_tokens,
         rope_scaling_factor=config.rope_scaling_factor,
     )
+    curve = (
+        measured(decoder, config.max_step_rows, tokenizer.context_length) if config.draft else None
+    )
     return OpenModel(
         decoder,
         tokenizer,
@@ -97,20 +100,24 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
             pid=os.getpid(),
             rope_scaling_factor=config.rope_scaling_factor,
         ),
-        (
-            measured(decoder, config.max_step_rows, tokenizer.context_length)
-            if config.draft
-            else None
-        ),
-        open_foresight(path, config, decoder) if config.draft else Foresight(),
+        curve,
+        Foresight() if curve is None else open_foresight(path, config, decoder, curve),
     )
 
 
-def open_foresight(path: Path, config: EngineConfig, decoder: AnyDecoder) -> Foresight:
-    """Open the learned sources that `config` names for a loaded model."""
+def open_foresight(
+    path: Path, config: EngineConfig, decoder: AnyDecoder, curve: Curve
+) -> Foresight:
+    """Open the learned sources that `config` names for a loaded model with this v(n).
+
+    Where it leaves the choice to us, a block head that takes too much of a step is left out.
+    """
     file = ModelFile.open(path)
     head = chosen_head(config.draft_head, file.header.model)
-    return Foresight() if head is None else foresight_of(head, file, decoder)
+    if head is None:
+        return Foresight()
+    found = foresight_of(head, file, decoder)
+    return found.affordable(curve[0][1]) if config.draft_head == AUTO else found
 
 
 def foresight_of(head: HeadFile, file: ModelFile, decoder: AnyDecoder) -> Foresight:

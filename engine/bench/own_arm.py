@@ -13,6 +13,7 @@ from engine.bench.records import Answer, Run, Scored, Setup, StepLog, Windows, W
 from engine.bench.variants import VARIANTS
 from engine.completions import Completion, complete, failed
 from engine.config import EngineConfig
+from engine.loop.cost import UNMEASURED
 from engine.loop.decoding import DecodeLoop
 from engine.opening import OpenModel, open_foresight, open_model
 from engine.perplexity.scoring import score
@@ -58,7 +59,8 @@ class OwnArm:
     def _with_head(self, config: EngineConfig) -> OpenModel:
         """Return the model with the head that `config` names; the weights are shared."""
         if config.draft_head not in self._by_head:
-            foresight = open_foresight(self._path, config, self._model.decoder)
+            curve = self._model.curve or UNMEASURED
+            foresight = open_foresight(self._path, config, self._model.decoder, curve)
             self._by_head[config.draft_head] = replace(self._model, foresight=foresight)
         return self._by_head[config.draft_head]
 

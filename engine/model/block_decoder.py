@@ -32,6 +32,7 @@ from engine.model.rows import StepRows
 from engine.model.statistics import RawStatistics
 
 BACKEND = "blocks"
+TWIN = "twin"
 
 
 class BlockDecoder:
@@ -72,8 +73,11 @@ class BlockDecoder:
         file.verify()
         weights = _block_weights(file, rope_scaling_factor)
         count = threads or usable_cores()
-        torch.set_num_threads(count)
-        return cls(file.header, weights, open_runtime(count, instruction_set), kv_tokens, count)
+        runtime = open_runtime(count, instruction_set)
+        # The kernels bring their own threads. One of torch's that waits for its next bit of work
+        # spins, and takes a core from them for milliseconds.
+        torch.set_num_threads(count if runtime.instruction_set == TWIN else 1)
+        return cls(file.header, weights, runtime, kv_tokens, count)
 
     def forward(self, step: StepRows) -> Tensor:
         """Write the rows' keys and values; return raw logits [Q, vocab] float32."""
