@@ -16,8 +16,8 @@ from engine.draft.proposals import Foreseen, Source
 
 log = structlog.get_logger(__name__)
 
-# Share of a step. Beside the model that comes with a head, drafts of 0.11 paid and of 0.16 did not.
-_DEAREST = 1 / 8
+# Share of a step. Beside the model that comes with a head, drafts of 0.12 did not pay.
+_DEAREST = 1 / 16
 
 
 class Outlook(NamedTuple):
