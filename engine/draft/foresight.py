@@ -43,9 +43,10 @@ class Foresight:
 
     def affordable(self, step_ms: float) -> Foresight:
         """Return the same without a block head whose draft takes too much of a step of one row."""
-        if self.head is None or self.head.draft_ms() <= _DEAREST * step_ms:
+        draft_ms = 0.0 if self.head is None else self.head.draft_ms()
+        if draft_ms <= _DEAREST * step_ms:
             return self
-        log.info("draft.head_left_out", draft_ms=self.head.draft_ms(), step_ms=step_ms)
+        log.info("draft.head_left_out", draft_ms=round(draft_ms, 3), step_ms=round(step_ms, 3))
         return Foresight(self.phrases)
 
     def outlooks(
