@@ -70,6 +70,8 @@ def test_a_model_that_does_not_exist_is_one_clear_line(home: GatewayHome) -> Non
 
 @pytest.fixture
 def staying_up(home: GatewayHome) -> Iterator[subprocess.Popen[str]]:
+    # what a script starts in the background ignores interrupts, and would hand that on
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [sys.executable, "-m", "dflash", "quickstart", "--port", "0"],
         env=home.environment,
@@ -77,6 +79,7 @@ def staying_up(home: GatewayHome) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         text=True,
     )
+    signal.signal(signal.SIGINT, before)
     yield process
     process.kill()
     process.communicate()
