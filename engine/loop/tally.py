@@ -47,6 +47,7 @@ class Tally:
         self.counters = DraftCounters()  # of blocks that followed no other request's
         self.caches = CacheCounters()
         self._window: deque[tuple[int, int, int]] = deque()  # (start_ns, end_ns, tokens)
+        self._window_tokens = 0
 
     def take(self, record: StepRecord) -> None:
         """Add one step."""
@@ -65,9 +66,10 @@ class Tally:
         )
         emitted = sum(len(block.token_ids) for block in blocks)
         self._window.append((record.start_ns, record.end_ns, emitted))
+        self._window_tokens += emitted
         # The last step stays, however long it took.
         while record.end_ns - self._window[0][0] > _WINDOW_NS and len(self._window) > 1:
-            self._window.popleft()
+            self._window_tokens -= self._window.popleft()[2]
 
     def begun(self, prompt_tokens: int) -> None:
         """Count a request that emits for the first time."""
@@ -88,8 +90,7 @@ class Tally:
     @property
     def tokens_per_s(self) -> float | None:
         """Tokens emitted per second over the last steps; null if they emitted nothing."""
-        tokens = sum(count for _, _, count in self._window)
-        if not tokens:
+        if not self._window_tokens:
             return None
         elapsed_ns = self._window[-1][1] - self._window[0][0]
-        return tokens * 1e9 / elapsed_ns if elapsed_ns else None
+        return self._window_tokens * 1e9 / elapsed_ns if elapsed_ns else None

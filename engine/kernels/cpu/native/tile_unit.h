@@ -48,12 +48,14 @@ void unit_rows(const Matrix& m, const uint8_t* weights, const uint16_t* scales, 
     const uint16_t* s = scales + static_cast<int64_t>(g) * (Q4 ? 2 * kTile : kTile);
     const vf scale = load_halves(s);
     const vf minimum = Q4 ? load_halves(s + kTile) : zero();
-    const float *xs = rows.scale + at + g, *xm = rows.sum + at + g;
+    int64_t i = at + g;
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const vf t = floats(load_ints(product[g - begin][r]));
-      acc[r] = fma(t, mul(scale, fill(xs[r * groups])), acc[r]);
-      if (Q4) acc[r] = fma(minimum, fill(xm[r * groups]), acc[r]);
+      acc[r] = fma(t, mul(scale, fill(rows.scale[i])), acc[r]);
+      if (Q4) acc[r] = fma(minimum, fill(rows.sum[i]), acc[r]);
+      i += groups;
+      asm("" : "+r"(i));  // or all rows' offsets are kept, in more registers than there are
     }
   }
 #pragma GCC unroll 16
