@@ -20,6 +20,7 @@ from sqlalchemy import Engine, insert
 from api import audit, keys, tenants
 from api.roles import Role
 from dashboards.pages import dashboard_router
+from dashboards.protocols import EngineState
 from engine.records import DraftCounters, EngineInfo, EngineStats
 from metering import clock
 from metering.database import transaction
@@ -131,8 +132,7 @@ class World:
                     recall=keys.principal_of,
                     audit=audit.write,
                     signer=self.desk.signer,
-                    engine_stats=lambda: self.stats,
-                    engine_info=lambda: self.info,
+                    engines=lambda: [EngineState("main", self.info, self.stats)],
                     session_secret=SECRET,
                     grid=self.grid,
                 )
