@@ -155,8 +155,8 @@ def test_with_one_replica_there_is_nothing_to_choose(gateway: Gateway, tenant: T
         body = {"prompt": "the", "max_tokens": 3, "energy": "green"}
         answer = client.post("/generate", json=body).raise_for_status().json()
         chat = {"model": "tiny", "prompt": "the", "max_tokens": 3, "energy": "green", "n": 2}
-        told = client.post("/v1/completions", json=chat).raise_for_status().json()
-        second = client.get(f"/generations/{told['id']}.1").json()
+        told = client.post("/v1/completions", json=chat).raise_for_status()
+        second = client.get(f"/generations/{told.headers['request-id']}.1").json()
         plain = client.post("/generate", json={"prompt": "the", "max_tokens": 3}).json()
     for each in (answer, second):
         green = each["receipt"]["receipt"]["green"]

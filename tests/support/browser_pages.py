@@ -56,6 +56,7 @@ class World:
     def __init__(self, database: Engine, folder: Path) -> None:
         self.database = database
         self.stats: EngineStats | None = STATS
+        self.other_engines: list[EngineState] = []
         self.info: EngineInfo | None = billing_cases.ENGINE
         self.desk = Desk.open(database, folder)
         self.house = self.add_house("Acme Analytics")
@@ -132,7 +133,10 @@ class World:
                     recall=keys.principal_of,
                     audit=audit.write,
                     signer=self.desk.signer,
-                    engines=lambda: [EngineState("main", self.info, self.stats)],
+                    engines=lambda: [
+                        EngineState("main", self.info, self.stats),
+                        *self.other_engines,
+                    ],
                     session_secret=SECRET,
                     grid=self.grid,
                 )
