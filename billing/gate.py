@@ -182,8 +182,11 @@ class HoldGate:
         return known
 
 
+_OPTED_IN = select(tenants.c.review_opt_in).where(tenants.c.id == bindparam("tenant_id"))
+
+
 def _opted_in(connection: Connection, tenant_id: str) -> bool:
-    opted_in = connection.scalar(select(tenants.c.review_opt_in).where(tenants.c.id == tenant_id))
+    opted_in = connection.scalar(_OPTED_IN, {"tenant_id": tenant_id})
     if opted_in is None:
         raise UnknownTenant(f"no tenant {tenant_id!r}")
     return bool(opted_in)
