@@ -182,8 +182,9 @@ def test_a_gateway_serves_a_model_by_several_engines(
     }
     tenant = make_tenant(own_home, tariff="energy")
     reasons, ran = [], []
+    body = {"prompt": "the and", "max_tokens": 8, "energy": "green"}
+    long = body | {"max_tokens": 1500, "stream": True}
     with own_home.running() as gateway, gateway.client(tenant.key) as client:
-        body = {"prompt": "the and", "max_tokens": 8, "energy": "green"}
         while "lowest" not in reasons and len(reasons) < 6 * SAMPLES_MIN:
             answer = client.post("/generate", json=body | {"seed": len(reasons)}).json()
             green = answer["receipt"]["receipt"]["green"]
@@ -191,11 +192,22 @@ def test_a_gateway_serves_a_model_by_several_engines(
             ran.append(green["replica"])
         quote = client.post("/estimate", json=body).raise_for_status().json()
         metrics = client.get("/metrics").text
+        # The gateway dies under a request; whoever starts next ends it, as it was placed.
+        with client.stream("POST", "/generate", json=long) as stream:
+            orphan = stream.headers["request-id"]
+            next(stream.iter_lines())
+            gateway.kill()
     assert set(reasons[:-1]) == {"not_enough_samples"}
     assert set(ran) == {"eco", "fast"}, "what is not known yet is found out"
     assert (reasons[-1], ran[-1]) == ("lowest", "eco")
     assert quote["green"]["multiplier"] == green["multiplier"] == "0.8"
     assert 'dflash_engine_steps_total{replica="eco"}' in metrics
+    with own_home.running() as gateway, gateway.client(tenant.key) as client:
+        ended = client.get(f"/generations/{orphan}").json()
+        again = client.post("/generate", json=body).json()
+    assert ended["status"] == "failed"
+    assert ended["receipt"]["receipt"]["green"]["reason"] == "lowest"
+    assert again["receipt"]["receipt"]["green"]["reason"] == "not_enough_samples"
     assert own_home.json("reconcile")["differences"] == []
 
 
