@@ -7,7 +7,7 @@ lines. A bound (minimum, maximum) is a line of its own, and so is the reason for
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
@@ -98,21 +98,19 @@ def rate(summary: RequestSummary, tariff: Tariff, *, review_fee: bool) -> Charge
     return Charge(tuple(lines)) if lines else waive("nothing in it is priced by this tariff")
 
 
-def green_discount_nano(summary: RequestSummary, tariff: Tariff) -> int | None:
-    """What the green price takes off the request's energy; null where it has none."""
-    terms = tariff.energy
-    if terms is None or terms.green is None or not summary.green or _waiver(summary):
+def green_discount_nano(
+    lines: Sequence[Line], summary: RequestSummary, tariff: Tariff
+) -> int | None:
+    """What the green price took off the energy among these lines; null where it took part in none.
+
+    Not so where the whole request was waived.
+    """
+    if tariff.energy is None or tariff.energy.green is None or not summary.green:
         return None
-    plain_summary = msgspec.structs.replace(summary, green=False)
-    dearer, paid = (
-        sum(
-            line.amount_nano
-            for line in _measures(each, tariff)
-            if line.component is Component.ENERGY
-        )
-        for each in (plain_summary, summary)
-    )
-    return dearer - paid
+    paid = [line.amount_nano for line in lines if line.component is Component.ENERGY]
+    dearer = _measures(msgspec.structs.replace(summary, green=False), tariff)
+    listed = [line.amount_nano for line in dearer if line.component is Component.ENERGY]
+    return sum(listed) - sum(paid) if paid else None
 
 
 def waive(reason: str) -> Charge:

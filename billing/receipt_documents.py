@@ -87,7 +87,7 @@ def receipt_document(
         "confidence": _confidence(summary),
         "information_bits": millionths(summary.information_ubits),
         "energy": energy_document(summary.energy),
-        "green": _green(parameters.get("green"), summary, tariff.document),
+        "green": _green(parameters.get("green"), summary, tariff.document, lines),
         "drafting": _drafting(summary.drafting),
         "tariff": {
             "id": tariff.id,
@@ -194,13 +194,16 @@ def _engine(engine: EngineInfo | None) -> dict[str, Any] | None:
 
 
 def _green(
-    choice: Mapping[str, Any] | None, summary: RequestSummary, tariff: Tariff
+    choice: Mapping[str, Any] | None,
+    summary: RequestSummary,
+    tariff: Tariff,
+    lines: Sequence[Line],
 ) -> dict[str, Any] | None:
     """What came of asking for green energy; null for a request that did not."""
     if choice is None:
         return None
     multiplier = tariff.energy.green if tariff.energy and summary.green else None
-    discount = green_discount_nano(summary, tariff)
+    discount = green_discount_nano(lines, summary, tariff)
     return {
         **choice,
         "multiplier": None if multiplier is None else plain(multiplier),

@@ -134,6 +134,7 @@ class Efficiency:
         with self._lock:
             if basis != self._basis:
                 self._basis, self._samples = basis, 0
+                self._energy_uj = self._tokens = 0.0
             self._samples += 1
             # The first requests weigh the same, so that none of them weighs forever.
             weight = max(NEWEST_WEIGHT, 1 / self._samples)
