@@ -29,6 +29,7 @@ from api.metrics import metrics
 from api.payments.cashier import Cashier
 from api.payments.routes import payment_desk_router, stripe_webhook, top_ups_router
 from api.reference import problems_router
+from api.replicas import Replicas
 from api.review.routes import review_router
 from api.session_secret import session_secret
 from api.settings import Settings
@@ -60,6 +61,9 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
 
     def provide_database() -> Database:
         return gateway.database
+
+    def provide_replicas() -> Replicas:
+        return gateway.replicas
 
     def provide_signer() -> Signer:
         return gateway.signer
@@ -114,8 +118,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
                 audit=audit.write,
                 project_names=projects.names,
                 signer=gateway.signer,
-                engine_stats=gateway.engine_stats,
-                engine_info=lambda: gateway.engine.info,
+                engines=gateway.engine_states,
                 grid=grid,
                 session_secret=session_secret(settings.home / "keys" / "session.secret"),
                 provider=gateway.cashier.provider,
@@ -126,6 +129,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
         dependencies={
             "gateway": Provide(provide_gateway, sync_to_thread=False),
             "database": Provide(provide_database, sync_to_thread=False),
+            "replicas": Provide(provide_replicas, sync_to_thread=False),
             "served": Provide(provide_served, sync_to_thread=False),
             "audits": Provide(provide_audits, sync_to_thread=False),
             "signer": Provide(provide_signer, sync_to_thread=False),

@@ -113,5 +113,9 @@ class AlreadyServed(ApiError):
     """Another gateway serves this database."""
 
 
+class SharedMeter(ApiError):
+    """Two replicas would divide the readings of one meter between their own requests."""
+
+
 class SchemaMismatch(ApiError):
     """The database's schema is not the one this release was written for."""

@@ -1,4 +1,4 @@
-"""The running gateway: one database, one engine, one recorder, and what connects them.
+"""The running gateway: one database, the replicas of one model, and what connects them.
 
 A request's way: `submit` admits it and hands it to the engine; the engine's steps reach the
 recorder, which makes them durable and hands them to `delivery`; the caller reads its stream.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from threading import Event, Thread
 
 import structlog
@@ -27,6 +29,7 @@ from api.inference.orders import Order, ServedModel
 from api.payments.cashier import Cashier
 from api.payments.opening import open_provider
 from api.protocols import EngineClient
+from api.replicas import NotingSink, Replica, Replicas
 from api.settings import Settings
 from api.tenure import Tenure
 from billing import review
@@ -35,6 +38,8 @@ from billing.gate import HoldGate
 from billing.ledger import grants, holds
 from billing.settlement import Settlement
 from billing.signing import Signer
+from dashboards.protocols import EngineState
+from engine.config import EngineConfig
 from engine.dfm.catalogue import resolve
 from engine.errors import EngineError
 from engine.grammar.grammars import Grammars
@@ -44,8 +49,8 @@ from engine.tokenizer import Tokenizer
 from metering import calibration
 from metering.clock import now_us
 from metering.database import open_database, snapshot, transaction
+from metering.energy import Efficiency, open_meter
 from metering.energy import calibration as energy_calibration
-from metering.energy import open_meter
 from metering.recorder import Recorder
 
 log = structlog.get_logger(__name__)
@@ -81,25 +86,10 @@ class Gateway:
             review_sla_us=settings.review_sla_hours * 3600 * 10**6,
             second_opinion_rate=settings.second_opinion_rate,
         )
-        self.recorder = Recorder(
-            self.database,
-            settler=self._settlement,
-            gate=self.gate,
-            sink=self.delivery,
-            audit_sample_rate=settings.audit_sample_rate,
-        )
-        self.engine: EngineClient = EngineProcess(
-            model_path,
-            settings.engine_config(),
-            self.recorder,
-            on_replaced=self._record_engine,
-        )
-        self.admission = Admission(
-            self.database,
-            self.gate,
-            settings.requests_per_minute,
-            settings.hold_lifetime_s,
-            engine=lambda: self.engine.info,
+        configured = settings.replica_settings()
+        self._metered_by = {name: each.energy for name, each in configured.items()}
+        self.replicas = Replicas(
+            [self._replica(name, model_path, each.engine) for name, each in configured.items()]
         )
         self.started_at_s = now_us() // 10**6
         self.cashier = Cashier(
@@ -127,9 +117,10 @@ class Gateway:
         with transaction(self.database) as connection:
             install_shipped(connection)
             self.signer.register(connection)
-        self.engine.start()
+        for replica in self.replicas:
+            replica.engine.start()
+            self._record_engine(replica.name, replica.engine.info)
         info = self.engine.info
-        self._record_engine(info)
         self.served = ServedModel(
             name=info.model,
             tokenizer=self.tokenizer,
@@ -137,34 +128,55 @@ class Gateway:
             max_tokens_default=self.settings.max_tokens_default,
             grammars=Grammars(self.tokenizer, guarded=True),
         )
-        recovered = self.recorder.recover()
+        # By any recorder, and by one: each takes what it doesn't know itself for an orphan.
+        recovered = next(iter(self.replicas)).recorder.recover()
         if recovered:
             log.warning("requests.recovered", count=recovered)
         self._sweeper.start()
         self.cashier.start()
         for chores in self._chores:
             chores.start()
-        log.info("gateway.started", model=info.model, backend=info.backend, pid=info.pid)
+        for replica in self.replicas:
+            info = replica.engine.info
+            log.info(
+                "gateway.started",
+                model=info.model,
+                replica=replica.name,
+                backend=info.backend,
+                pid=info.pid,
+            )
 
     def close(self) -> None:
-        """Stop the engine, settle what it had in flight, and close the database."""
+        """Stop the engines, settle what they had in flight, and close the database."""
         self._stopping.set()
         self.cashier.close()
         for chores in self._chores:
             chores.close()
-        self.engine.close()
-        self.recorder.close()
+        for replica in self.replicas:
+            replica.engine.close()
+        for replica in self.replicas:
+            replica.recorder.close()
         if self._sweeper.is_alive():
             self._sweeper.join()
         self._tenure.release()
         self.database.dispose()
 
-    def engine_stats(self) -> EngineStats | None:
-        """What the engine says of itself; null while it doesn't answer."""
-        try:
-            return self.engine.stats()
-        except EngineError:
-            return None
+    @property
+    def engine(self) -> EngineClient:
+        """One that takes requests, if any does: all of them run the same model."""
+        return self.replicas.answering.engine
+
+    def engine_states(self) -> list[EngineState]:
+        """What each engine says of itself; without statistics while it doesn't answer."""
+        return [
+            EngineState(
+                replica.name,
+                replica.engine.info,
+                _stats(replica.engine),
+                replica.efficiency.figure,
+            )
+            for replica in self.replicas
+        ]
 
     async def submit(
         self,
@@ -205,19 +217,20 @@ class Gateway:
         *,
         shows_blocks: bool,
     ) -> Live | Replay:
-        admitted = self.admission.admit(principal, order, key)
+        replica, order = self.replicas.place(order)
+        admitted = replica.admission.admit(principal, order, key)
         if isinstance(admitted, Replay):
             return admitted
         request_ids = tuple(each.usage.id for each in admitted)
         for each in admitted:
-            self.recorder.track(each.usage)
+            replica.recorder.track(each.usage)
         stream = self.delivery.open(request_ids, loop, shows_blocks=shows_blocks)
         started: list[str] = []
         try:
             # The first choice goes last: it has the prompt's tokens, and if another one is
             # refused nobody pays for them.
             for each in reversed(admitted):
-                self.engine.submit(each.generation)
+                replica.engine.submit(each.generation)
                 started.append(each.usage.id)
         except Exception as error:
             # Whatever it was, every request must end and its hold with it. A retry under the same
@@ -226,7 +239,7 @@ class Gateway:
             self.delivery.close(request_ids)
             for request_id in request_ids:
                 if request_id not in started:
-                    self.recorder.refuse(request_id, str(error))
+                    replica.recorder.refuse(request_id, str(error))
             with transaction(self.database) as connection:
                 idempotency.release(connection, request_ids[0])
             raise
@@ -235,23 +248,55 @@ class Gateway:
     def _cancel(self, request_ids: Sequence[str]) -> None:
         self.delivery.close(request_ids)
         for request_id in request_ids:
-            self.recorder.cancel(request_id)
+            for replica in self.replicas:  # where it isn't live, nothing happens
+                replica.recorder.cancel(request_id)
 
-    def _record_engine(self, info: EngineInfo) -> None:
+    def _replica(self, name: str, model_path: Path, config: EngineConfig) -> Replica:
+        efficiency = Efficiency()
+        recorder = Recorder(
+            self.database,
+            settler=self._settlement,
+            gate=self.gate,
+            sink=NotingSink(self.delivery, efficiency),
+            audit_sample_rate=self.settings.audit_sample_rate,
+        )
+        engine = EngineProcess(
+            model_path,
+            config,
+            recorder,
+            on_replaced=partial(self._record_engine, name),
+        )
+        admission = Admission(
+            self.database,
+            self.gate,
+            self.settings.requests_per_minute,
+            self.settings.hold_lifetime_s,
+            engine=lambda: engine.info,
+        )
+        return Replica(name, engine, recorder, admission, efficiency, config.max_running)
+
+    def _record_engine(self, name: str, info: EngineInfo) -> None:
         """Receipts name this engine from now on, and its process is the one that is metered."""
+        replica = self.replicas.of(name)
         self._settlement.engine_info = info
         with snapshot(self.database) as connection:
-            self._calibrate(connection, info)
+            self._calibrate(connection, replica)
         fitted = energy_calibration.latest(self.settings.home, energy_calibration.Subject.of(info))
-        meter = open_meter(self.settings.energy_settings(), info.pid, info.device, fitted)
-        log.info("energy.attributed", method=meter.policy.method, weights=meter.policy.weights)
-        self.recorder.attach(self.engine, meter, info)
+        meter = open_meter(self._metered_by[name], info.pid, info.device, fitted)
+        log.info(
+            "energy.attributed",
+            replica=name,
+            method=meter.policy.method,
+            weights=meter.policy.weights,
+        )
+        self.replicas.attach(replica, meter, info)
 
-    def _calibrate(self, connection: Connection, info: EngineInfo) -> None:
+    def _calibrate(self, connection: Connection, replica: Replica) -> None:
         """Score requests admitted from now on by the calibration in force for this model file."""
+        info = replica.engine.info
         found = calibration.in_force(connection, info.model, info.checksum)
-        if found != self.recorder.calibration:
-            self.recorder.calibration = found
+        if found != replica.recorder.calibration:
+            replica.recorder.calibration = found
             log.info("calibration.loaded", id=found.id if found else None, model=info.model)
 
     def _abandon(self, work: asyncio.Future[Live | Replay]) -> None:
@@ -264,12 +309,20 @@ class Gateway:
             try:
                 with transaction(self.database) as connection:
                     now = now_us()
-                    holds.renew(connection, self.recorder.live_ids, now + lifetime_us)
+                    holds.renew(connection, self.replicas.live_ids, now + lifetime_us)
                     holds.expire(connection, now)
                     grants.expire(connection, now)
                     review.lapse(connection, now, self.signer)
                 with snapshot(self.database) as connection:
-                    self._calibrate(connection, self.engine.info)
+                    for replica in self.replicas:
+                        self._calibrate(connection, replica)
             except Exception:
                 # The next round tries again; a sweeper that died would let holds leak silently.
                 log.exception("sweep.failed")
+
+
+def _stats(engine: EngineClient) -> EngineStats | None:
+    try:
+        return engine.stats()
+    except EngineError:
+        return None

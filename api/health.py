@@ -11,7 +11,6 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from api.gateway import Gateway
-from engine.errors import EngineError
 from metering.database import snapshot
 
 HTTP_SERVICE_UNAVAILABLE = 503
@@ -40,12 +39,8 @@ def health() -> Health:
 
 @get("/ready", tags=["operations"], summary="Readiness", sync_to_thread=True)
 def ready(gateway: NamedDependency[Gateway]) -> Response[Readiness]:
-    """200 when the engine runs and the database answers, else 503 saying which doesn't."""
-    try:
-        gateway.engine.stats()
-        engine = True
-    except EngineError:
-        engine = False
+    """200 when an engine runs and the database answers, else 503 saying which doesn't."""
+    engine = any(state.stats for state in gateway.engine_states())
     try:
         with snapshot(gateway.database) as connection:
             connection.execute(text("SELECT 1"))

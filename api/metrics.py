@@ -20,9 +20,12 @@ from prometheus_client.registry import Collector
 from api.gateway import Gateway
 from billing import outside
 from billing import queries as billing_queries
+from engine.records import EngineStats
 from metering import queries as metering_queries
 from metering.clock import now_us
 from metering.database import snapshot
+
+Kind = type[CounterMetricFamily] | type[GaugeMetricFamily]
 
 
 class GatewayCollector(Collector):
@@ -75,46 +78,57 @@ class GatewayCollector(Collector):
         )
 
     def _engine(self) -> Iterator[Metric]:
-        stats = self._gateway.engine.stats()
-        counters, caches = stats.counters, stats.caches
-        for name, value, text in (
-            ("steps", counters.steps, "Decode steps that emitted"),
-            ("emitted_tokens", counters.emitted_tokens, "Tokens emitted"),
-            ("drafted_nodes", counters.drafted_nodes, "Nodes drafted"),
-            ("verified_nodes", counters.verified_nodes, "Nodes verified"),
-            ("accepted_tokens", counters.accepted_tokens, "Drafted tokens accepted"),
-            ("cached_tokens", counters.cached_tokens, "Accepted tokens from the draft cache"),
-            ("blocks", caches.blocks, "Blocks emitted"),
-            ("cached_blocks", caches.cached_blocks, "Blocks with tokens from the draft cache"),
-            ("followed_blocks", caches.followed_blocks, "Blocks of another request's work"),
-            ("prompt_tokens", caches.prompt_tokens, "Prompt tokens of requests that emitted"),
-            ("cached_prompt_tokens", caches.cached_prompt_tokens, "Of these, not computed for it"),
-            ("page_evictions", caches.page_evictions, "Cached pages given up"),
-            ("draft_lookups", caches.draft_lookups, "Questions to the draft cache"),
-            ("draft_hits", caches.draft_hits, "Questions that it answered"),
-            ("draft_evictions", caches.draft_evictions, "Documents the draft cache gave up"),
-        ):
-            yield CounterMetricFamily(f"dflash_engine_{name}", text, value=value)
-        for name, rate, text in (
-            ("draft_hit_rate", counters.draft_hit_rate, "Accepted tokens per drafted depth"),
-            ("accepted_length", counters.mean_accepted_length, "Tokens emitted per step"),
-            ("tokens_per_second", stats.emitted_tokens_per_s, "Decode rate of the last window"),
-            ("block_reuse_rate", caches.block_reuse_rate, "Cached and followed blocks per block"),
-        ):
-            if rate is not None:
-                yield GaugeMetricFamily(f"dflash_{name}", text, value=rate)
-        for name, level, text in (
-            ("requests_running", stats.running, "Requests being decoded"),
-            ("requests_waiting", stats.waiting, "Requests queued"),
-            ("requests_following", stats.following, "Requests that ride along with another"),
-            ("kv_pages_free", stats.pages_free, "Free pages"),
-            ("kv_pages_used", stats.pages_used, "Pages of running requests"),
-            ("kv_pages_cached", stats.pages_cached, "Pages kept for prefix reuse"),
-            ("draft_cache_tokens", stats.draft_cache_tokens, "Tokens in the shared draft cache"),
-            ("drafting_enabled", int(stats.draft_enabled), "1 while drafting is on"),
-            ("draft_alert", int(stats.draft_alert), "1 while the hit rate is below 0.70"),
-        ):
-            yield GaugeMetricFamily(f"dflash_{name}", text, value=level)
+        """What the engines that answer say of themselves, by replica where there are several."""
+        states = self._gateway.engine_states()
+        labels = ["replica"] if len(states) > 1 else []
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        for state in states:
+            for kind, name, value, text in _figures(state.stats) if state.stats else ():
+                family = families.setdefault(name, kind(f"dflash_{name}", text, labels=labels))
+                family.add_metric([state.replica] if labels else [], value)
+        yield from families.values()
+
+
+def _figures(stats: EngineStats) -> Iterator[tuple[Kind, str, float, str]]:
+    counters, caches = stats.counters, stats.caches
+    for name, value, text in (
+        ("steps", counters.steps, "Decode steps that emitted"),
+        ("emitted_tokens", counters.emitted_tokens, "Tokens emitted"),
+        ("drafted_nodes", counters.drafted_nodes, "Nodes drafted"),
+        ("verified_nodes", counters.verified_nodes, "Nodes verified"),
+        ("accepted_tokens", counters.accepted_tokens, "Drafted tokens accepted"),
+        ("cached_tokens", counters.cached_tokens, "Accepted tokens from the draft cache"),
+        ("blocks", caches.blocks, "Blocks emitted"),
+        ("cached_blocks", caches.cached_blocks, "Blocks with tokens from the draft cache"),
+        ("followed_blocks", caches.followed_blocks, "Blocks of another request's work"),
+        ("prompt_tokens", caches.prompt_tokens, "Prompt tokens of requests that emitted"),
+        ("cached_prompt_tokens", caches.cached_prompt_tokens, "Of these, not computed for it"),
+        ("page_evictions", caches.page_evictions, "Cached pages given up"),
+        ("draft_lookups", caches.draft_lookups, "Questions to the draft cache"),
+        ("draft_hits", caches.draft_hits, "Questions that it answered"),
+        ("draft_evictions", caches.draft_evictions, "Documents the draft cache gave up"),
+    ):
+        yield CounterMetricFamily, f"engine_{name}", value, text
+    for name, rate, text in (
+        ("draft_hit_rate", counters.draft_hit_rate, "Accepted tokens per drafted depth"),
+        ("accepted_length", counters.mean_accepted_length, "Tokens emitted per step"),
+        ("tokens_per_second", stats.emitted_tokens_per_s, "Decode rate of the last window"),
+        ("block_reuse_rate", caches.block_reuse_rate, "Cached and followed blocks per block"),
+    ):
+        if rate is not None:
+            yield GaugeMetricFamily, name, rate, text
+    for name, level, text in (
+        ("requests_running", stats.running, "Requests being decoded"),
+        ("requests_waiting", stats.waiting, "Requests queued"),
+        ("requests_following", stats.following, "Requests that ride along with another"),
+        ("kv_pages_free", stats.pages_free, "Free pages"),
+        ("kv_pages_used", stats.pages_used, "Pages of running requests"),
+        ("kv_pages_cached", stats.pages_cached, "Pages kept for prefix reuse"),
+        ("draft_cache_tokens", stats.draft_cache_tokens, "Tokens in the shared draft cache"),
+        ("drafting_enabled", int(stats.draft_enabled), "1 while drafting is on"),
+        ("draft_alert", int(stats.draft_alert), "1 while the hit rate is below 0.70"),
+    ):
+        yield GaugeMetricFamily, name, level, text
 
 
 @get("/metrics", include_in_schema=False, sync_to_thread=True)

@@ -160,6 +160,7 @@ TABLE: Mapping[type[Exception], Problem] = {
         409, "request_in_flight", "The first request with this Idempotency-Key is still running"
     ),
     api_errors.AlreadyServed: INTERNAL,
+    api_errors.SharedMeter: INTERNAL,
     api_errors.SchemaMismatch: INTERNAL,
     api_errors.GenerationFailed: Problem(500, "generation_failed", "The generation failed"),
     # what SQLAlchemy raises when the database is gone, or busy beyond its timeout

@@ -19,6 +19,10 @@ class EngineClient(Protocol):
     def info(self) -> EngineInfo:
         """What runs the model."""
 
+    @property
+    def available(self) -> bool:
+        """Whether it takes requests; not so before its start, in between, and once closed."""
+
     def start(self) -> None:
         """Load the model and begin stepping; raises EngineError when it can't be loaded."""
 

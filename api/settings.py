@@ -6,6 +6,8 @@ Every field is `DFLASH_<NAME>`; nested ones are `DFLASH_ENGINE__THREADS`, `DFLAS
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,9 +21,20 @@ from metering.energy import EnergySettings
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
+ONLY_REPLICA = "main"
+REPLICA_NAME = re.compile(r"[a-z0-9_-]{1,40}")
+
 
 class InvalidSettings(Exception):
     """A setting that is unknown or out of range; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSettings:
+    """How one replica computes, and how it is metered."""
+
+    engine: EngineConfig
+    energy: EnergySettings
 
 
 class Settings(BaseSettings):
@@ -39,6 +52,7 @@ class Settings(BaseSettings):
     profile: str = SHIPPED_PROFILE
     engine: dict[str, Any] = {}
     energy: dict[str, Any] = {}
+    replicas: dict[str, dict[str, dict[str, Any]]] = {}
 
     requests_per_minute: int = Field(default=600, ge=1)
     body_bytes_max: int = Field(default=1 << 20, ge=1024)
@@ -89,17 +103,36 @@ class Settings(BaseSettings):
 
         Raises InvalidSettings for an unknown or ill-typed name.
         """
-        given = _struct(EngineConfig, self.engine, "engine")
-        try:
-            return EngineConfig.of(
-                self.profile, **{name: getattr(given, name) for name in self.engine}
-            )
-        except InvalidConfig as error:
-            raise InvalidSettings(str(error)) from None
+        return self._engine_config(self.engine)
 
     def energy_settings(self) -> EnergySettings:
         """The meter's configuration; raises InvalidSettings for an unknown or ill-typed name."""
         return _struct(EnergySettings, self.energy, "energy")
+
+    def replica_settings(self) -> dict[str, ReplicaSettings]:
+        """What runs the model, by name: one engine, or one for each of `replicas`.
+
+        What a replica names is above the settings of all. Raises InvalidSettings.
+        """
+        found = {}
+        for name, given in (self.replicas or {ONLY_REPLICA: {}}).items():
+            if not REPLICA_NAME.fullmatch(name):
+                raise InvalidSettings(f"replica {name!r}: a name has 1 to 40 of a-z, 0-9, _ and -")
+            unknown = sorted(set(given) - {"engine", "energy"})
+            if unknown:
+                raise InvalidSettings(f"replica {name}: unknown setting: {', '.join(unknown)}")
+            found[name] = ReplicaSettings(
+                self._engine_config(self.engine | given.get("engine", {})),
+                _struct(EnergySettings, self.energy | given.get("energy", {}), "energy"),
+            )
+        return found
+
+    def _engine_config(self, named: dict[str, Any]) -> EngineConfig:
+        given = _struct(EngineConfig, named, "engine")
+        try:
+            return EngineConfig.of(self.profile, **{name: getattr(given, name) for name in named})
+        except InvalidConfig as error:
+            raise InvalidSettings(str(error)) from None
 
 
 def _struct(kind: type[StructT], values: dict[str, Any], section: str) -> StructT:

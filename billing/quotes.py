@@ -100,8 +100,12 @@ def expected(
     *,
     review: bool,
     typical: Typical = USUAL,
+    green: bool = False,
 ) -> int:
-    """What such a request usually costs, in nano; never more than `worst_case`."""
+    """What such a request usually costs, in nano; never more than `worst_case`.
+
+    `green`: energy decides where it runs, so that the tariff's green price is due.
+    """
     total = Decimal(0)
     if tariff.input is not None:
         total += per_unit(tariff.input.per_million) * input_tokens
@@ -112,7 +116,7 @@ def expected(
             for tier, tier_share in zip(ConfidenceTier, typical.tier_shares, strict=True):
                 price = output_price(tariff.output, state, tier)
                 total += price * share * tier_share * output_tokens
-    total += _expected_measures(tariff, input_tokens, output_tokens, typical)
+    total += _expected_measures(tariff, input_tokens, output_tokens, typical, green=green)
     if tariff.request is not None:
         total += tariff.request.fee
     nano = round_nano(total)
@@ -181,13 +185,15 @@ def _joule_price(energy: Energy, kind: PricedClass | None) -> Decimal:
 
 
 def _expected_measures(
-    tariff: Tariff, input_tokens: int, output_tokens: int, typical: Typical
+    tariff: Tariff, input_tokens: int, output_tokens: int, typical: Typical, *, green: bool
 ) -> Decimal:
     total = Decimal(0)
     if tariff.energy is not None:
         cap = tariff.energy.cap_joules_per_token
         joules = cap if typical.joules_per_token is None else min(cap, typical.joules_per_token)
         price = per_unit(_joule_price(tariff.energy, typical.energy_class))
+        if green and tariff.energy.green is not None:
+            price *= tariff.energy.green
         total += price * joules * (input_tokens + output_tokens)
     if tariff.information is not None:
         cap = tariff.information.cap_bits_per_token

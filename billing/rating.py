@@ -7,19 +7,20 @@ lines. A bound (minimum, maximum) is a line of its own, and so is the reason for
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 
+import msgspec
+
 from billing.errors import UnratableSummary
 from billing.money import EXACT, round_nano
-from billing.tariffs import Output, Request, Tariff
+from billing.tariffs import Energy, Output, Request, Tariff
 from metering.events import (
     ConfidenceTier,
     EndedBy,
     EnergyClass,
-    EnergySummary,
     RequestStatus,
     RequestSummary,
     UnitState,
@@ -95,6 +96,21 @@ def rate(summary: RequestSummary, tariff: Tariff, *, review_fee: bool) -> Charge
     if review_fee and tariff.review is not None:
         lines.append(priced(Component.REVIEW, "", ONE, "reviews", tariff.review.fee))
     return Charge(tuple(lines)) if lines else waive("nothing in it is priced by this tariff")
+
+
+def green_discount_nano(
+    lines: Sequence[Line], summary: RequestSummary, tariff: Tariff
+) -> int | None:
+    """What the green price took off the energy among these lines; null where it took part in none.
+
+    Not so where the whole request was waived.
+    """
+    if tariff.energy is None or tariff.energy.green is None or not summary.green:
+        return None
+    paid = [line.amount_nano for line in lines if line.component is Component.ENERGY]
+    dearer = _measures(msgspec.structs.replace(summary, green=False), tariff)
+    listed = [line.amount_nano for line in dearer if line.component is Component.ENERGY]
+    return sum(listed) - sum(paid) if paid else None
 
 
 def waive(reason: str) -> Charge:
@@ -181,7 +197,7 @@ def _measures(summary: RequestSummary, tariff: Tariff) -> Iterator[Line]:
     if tariff.energy is not None:
         tokens = summary.input_tokens + summary.output_tokens
         cap = EXACT.multiply(tariff.energy.cap_joules_per_token, Decimal(tokens))
-        yield _energy(summary.energy, tariff, cap)
+        yield _energy(summary, tariff.energy, cap)
     if tariff.information is not None:
         price = per_unit(tariff.information.per_million)
         cap = EXACT.multiply(tariff.information.cap_bits_per_token, Decimal(summary.output_tokens))
@@ -197,17 +213,21 @@ def _measures(summary: RequestSummary, tariff: Tariff) -> Iterator[Line]:
         yield priced(Component.BLOCKS, "", blocks, "blocks", price)
 
 
-def _energy(energy: EnergySummary, tariff: Tariff, cap: Decimal) -> Line:
-    assert tariff.energy is not None
+def _energy(summary: RequestSummary, terms: Energy, cap: Decimal) -> Line:
+    energy = summary.energy
     kind = energy.energy_class
     if kind is EnergyClass.UNAVAILABLE or energy.shown_uj is None:
         return priced(Component.ENERGY, "unavailable", ZERO, "joules", ZERO)
-    per_million = getattr(tariff.energy.per_million, kind)
+    per_million = getattr(terms.per_million, kind)
     if per_million is None:
         return priced(Component.ENERGY, f"{kind}, not charged by this tariff", ZERO, "joules", ZERO)
     joules, capped = _capped(energy.shown_uj, cap)
-    detail = f"{kind}, {capped}" if capped else str(kind)
-    return priced(Component.ENERGY, detail, joules, "joules", per_unit(per_million))
+    price = per_unit(per_million)
+    details = [str(kind), capped]
+    if summary.green and terms.green is not None:
+        price = EXACT.multiply(price, terms.green)
+        details.append("green")
+    return priced(Component.ENERGY, ", ".join(filter(None, details)), joules, "joules", price)
 
 
 def _capped(millionths: int, cap: Decimal) -> tuple[Decimal, str]:

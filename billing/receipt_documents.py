@@ -18,7 +18,8 @@ from typing import Any
 
 from billing.catalogue import TariffVersion
 from billing.money import format_nano, plain
-from billing.rating import Line
+from billing.rating import Line, green_discount_nano
+from billing.tariffs import Tariff
 from engine.records import DraftCounters, EngineInfo
 from metering.events import EnergySummary, RequestSummary, UnitState
 
@@ -69,7 +70,9 @@ def receipt_document(
             "architecture": engine.architecture if engine else None,
         },
         "engine": _engine(engine),
-        "parameters": {name: _parameter(value) for name, value in parameters.items()},
+        "parameters": {
+            name: _parameter(value) for name, value in parameters.items() if name != "green"
+        },
         "output": {
             "sha256": summary.output_sha256,
             "input_tokens": summary.input_tokens,
@@ -84,6 +87,7 @@ def receipt_document(
         "confidence": _confidence(summary),
         "information_bits": millionths(summary.information_ubits),
         "energy": energy_document(summary.energy),
+        "green": _green(parameters.get("green"), summary, tariff.document, lines),
         "drafting": _drafting(summary.drafting),
         "tariff": {
             "id": tariff.id,
@@ -186,6 +190,24 @@ def _engine(engine: EngineInfo | None) -> dict[str, Any] | None:
         "thread_count": engine.thread_count,
         "batch_invariant": engine.batch_invariant,
         "rope_scaling_factor": f"{engine.rope_scaling_factor:g}",
+    }
+
+
+def _green(
+    choice: Mapping[str, Any] | None,
+    summary: RequestSummary,
+    tariff: Tariff,
+    lines: Sequence[Line],
+) -> dict[str, Any] | None:
+    """What came of asking for green energy; null for a request that did not."""
+    if choice is None:
+        return None
+    multiplier = tariff.energy.green if tariff.energy and summary.green else None
+    discount = green_discount_nano(lines, summary, tariff)
+    return {
+        **choice,
+        "multiplier": None if multiplier is None else plain(multiplier),
+        "discount": None if discount is None else format_nano(discount),
     }
 
 

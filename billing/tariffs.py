@@ -28,6 +28,7 @@ SCHEMA = "dflash.tariff/1"
 Price = Annotated[Decimal, Limits(places=12, high=10**6)]
 Fee = Annotated[Decimal, Limits(places=9, high=10**6)]  # moved as it is, so a whole nano
 Multiplier = Annotated[Decimal, Limits(places=6, high=100)]
+Share = Annotated[Decimal, Limits(places=6, high=1)]
 Cap = Annotated[Decimal, Limits(places=6, high=10**6, above_zero=True)]
 ONE = Decimal(1)
 
@@ -78,11 +79,13 @@ class JoulePrices(msgspec.Struct, frozen=True):
 class Energy(msgspec.Struct, frozen=True):
     """Price of the request's share of the meter, up to so many joules per token, prompt included.
 
-    The cap keeps a request's price bounded before it runs.
+    The cap keeps a request's price bounded before it runs. `green` multiplies the price for a
+    request that asked to run where a token takes the least, and did; without it, nothing does.
     """
 
     per_million: JoulePrices
     cap_joules_per_token: Cap
+    green: Share | None = None
 
 
 class Information(msgspec.Struct, frozen=True):

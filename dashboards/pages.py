@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from litestar import Router
 from litestar.datastructures import CacheControlHeader
@@ -16,11 +16,10 @@ from billing.receipts import Signer
 from dashboards import access, doors, failures
 from dashboards.billing import exports, invoices, overview, receipts, statement
 from dashboards.operator import economics, engine, reconciliation, reviewers, reviews, unrated
-from dashboards.protocols import AuditLog, FindPrincipal, Host
+from dashboards.protocols import AuditLog, EngineState, FindPrincipal, Host
 from dashboards.rendering import PREFIX, STATIC
 from dashboards.security import SecurityHeaders
 from dashboards.sessions import checked_form, session_middleware
-from engine.records import EngineInfo, EngineStats
 from metering.energy import Grid
 
 STATIC_MAX_AGE_S = 30 * 86_400
@@ -50,8 +49,7 @@ def dashboard_router(
     audit: AuditLog,
     project_names: ProjectNames,
     signer: Signer,
-    engine_stats: Callable[[], EngineStats | None],
-    engine_info: Callable[[], EngineInfo | None],
+    engines: Callable[[], Sequence[EngineState]],
     session_secret: bytes,
     provider: Provider | None = None,
     grid: Grid | None = None,
@@ -64,7 +62,7 @@ def dashboard_router(
     """
     host = Host(
         *(database, authenticate, recall, audit, project_names, signer),
-        *(engine_stats, engine_info, provider, grid),
+        *(engines, provider, grid),
     )
     pages = Router(
         path="/",

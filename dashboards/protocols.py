@@ -6,7 +6,7 @@ a change is written down.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from billing.payments.provider import Provider
 from billing.receipts import Signer
 from engine.records import EngineInfo, EngineStats
 from metering.energy import Grid
+from metering.energy.replicas import Figure
 
 
 class Principal(Protocol):
@@ -59,6 +60,16 @@ class AuditLog(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class EngineState:
+    """A replica's engine, what it says of itself, and what a token takes there; null: unknown."""
+
+    replica: str
+    info: EngineInfo | None
+    stats: EngineStats | None
+    figure: Figure | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """What the mounting application provides; every callable may be called from any thread."""
 
@@ -68,7 +79,6 @@ class Host:
     audit: AuditLog
     project_names: ProjectNames  # of a tenant
     signer: Signer  # a verdict signs an adjustment
-    engine_stats: Callable[[], EngineStats | None]  # null while no engine answers
-    engine_info: Callable[[], EngineInfo | None]
+    engines: Callable[[], Sequence[EngineState]]  # one for each replica, at least one
     provider: Provider | None  # of payments
     grid: Grid | None = None  # by which carbon is shown; null: it isn't

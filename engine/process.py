@@ -63,6 +63,11 @@ class EngineProcess:
             raise EngineUnavailable("the engine has not started")
         return self._info
 
+    @property
+    def available(self) -> bool:
+        """Whether there is a child that takes requests."""
+        return self._child is not None and not self._closing.is_set()
+
     def start(self) -> None:
         """Start the child and wait until its model is loaded. Raises what made it fail."""
         self._child = self._launch()

@@ -63,6 +63,11 @@ class EngineService:
             raise EngineUnavailable("the engine has not started")
         return self._info
 
+    @property
+    def available(self) -> bool:
+        """Whether it takes requests."""
+        return self._state == "running"
+
     def start(self) -> None:
         """Load the model and begin stepping. Raises EngineError when that can't be done."""
         self._thread.start()

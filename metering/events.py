@@ -158,3 +158,5 @@ class RequestSummary(msgspec.Struct, frozen=True):
     calibration: str | None = None  # the version that calibrated scores are of; null: none loaded
     # How likely the audit was to sample it, in millionths; null: it did not.
     audit_ppm: int | None = None
+    # It asked for green energy, and energy decided where it ran: a tariff's green price is due.
+    green: bool = False

@@ -17,7 +17,7 @@ from metering import confidence
 from metering.bodies import BlockBody, Body, EnergyBody, TerminalBody
 from metering.calibration import REQUEST, Calibration
 from metering.confidence import Score
-from metering.energy import shown_uj
+from metering.energy import by_choice, shown_uj
 from metering.events import (
     ConfidenceSummary,
     EndedBy,
@@ -272,6 +272,7 @@ class RequestMeter:
                 None if calibration is None else calibration.review_below,
             ),
             started_at_us=admitted.started_at_us,
+            green=by_choice(admitted.parameters),
             ended_at_us=ended_at_us,
             calibration=None if calibration is None else calibration.id,
             audit_ppm=self.rule.audit_ppm(admitted.id),

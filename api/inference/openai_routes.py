@@ -326,6 +326,7 @@ def _order(
         top_logprobs=top_logprobs,
         json_schema=json_schema,
         choices=wire.n or 1,
+        energy=wire.energy,
     )
 
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from api.inference.schemas import (
+    Energy,
     JsonSchema,
     LogitBias,
     OccurrencePenalty,
@@ -100,6 +101,7 @@ class CompletionParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     logit_bias: LogitBias | None = None
     draft: bool | None = None
     max_cost: Amount | None = None
+    energy: Energy | None = None
     n: Annotated[int, Meta(ge=1, le=CHOICES_MAX)] | None = None
 
     def refused(self) -> dict[str, Any]:

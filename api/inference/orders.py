@@ -12,7 +12,7 @@ import secrets
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -51,6 +51,8 @@ class Order:
     top_logprobs: int | None = None  # null: no log-probabilities are shown
     json_schema: str | None = None  # JSON text
     choices: int = 1  # answers to the one prompt
+    energy: Literal["green"] | None = None
+    placement: Mapping[str, Any] | None = None  # once placed for its energy: why where, as JSON
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -66,6 +68,7 @@ class Order:
             "top_logprobs": self.top_logprobs,
             "json_schema": None if self.json_schema is None else json.loads(self.json_schema),
             "n": self.choices,
+            **({} if self.placement is None else {"green": self.placement}),
         }
 
 

@@ -67,6 +67,13 @@ TopLogprobs: TypeAlias = Annotated[
         "it: the model's own, before penalties, biases, schema and temperature",
     ),
 ]
+Energy: TypeAlias = Annotated[
+    Literal["green"],
+    Meta(
+        description="`green`: run where a token takes the least energy, as measured on the "
+        "gateway's replicas of the model. The receipt says what was chosen from, and the discount"
+    ),
+]
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,7 +103,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     end_user: str | None = None
     tags: dict[str, str] | None = None
     max_joules: str | None = None
-    energy: str | None = None
+    energy: Energy | None = None
 
 
 class AlternativeView(msgspec.Struct, frozen=True):

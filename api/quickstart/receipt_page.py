@@ -51,6 +51,7 @@ def _facts(receipt: dict[str, Any]) -> Table:
         ("confidence", _confidence(receipt["confidence"])),
         ("information", _quantity(receipt["information_bits"], "bits")),
         ("energy", _energy(receipt["energy"])),
+        *((("green", _green(green)),) if (green := receipt.get("green")) else ()),
         ("drafting", _drafting(receipt["drafting"])),
         ("tariff", f"{receipt['tariff']['name']} version {receipt['tariff']['version']}"),
         ("review", _review(receipt["review"])),
@@ -124,6 +125,11 @@ def _energy(energy: dict[str, Any]) -> str:
         return str(energy["class"])
     spread = f" ±{energy['uncertainty_pct']} %" if energy["uncertainty_pct"] is not None else ""
     return f"{energy['joules']} J{spread}, {energy['class']} ({energy['source']})"
+
+
+def _green(green: dict[str, Any]) -> str:
+    off = "" if green["discount"] is None else f", {green['discount']} off"
+    return f"ran on {green['replica']}: {green['reason'].replace('_', ' ')}{off}"
 
 
 def _drafting(drafting: dict[str, Any]) -> str:

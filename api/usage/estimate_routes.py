@@ -20,13 +20,16 @@ from api.errors import Forbidden, InvalidParameter, NotFound, Unauthenticated
 from api.inference import orders
 from api.inference.orders import ServedModel
 from api.inference.schemas import GenerateRequest
+from api.replicas import Replicas
 from api.schemas import TenantQuery
 from billing import catalogue, queries, quotes
 from billing.errors import NoTariff
-from billing.money import format_nano
+from billing.money import format_nano, plain
+from billing.tariffs import Tariff
 from engine.errors import PromptTooLong
 from metering import clock
 from metering.database import snapshot
+from metering.energy import Choice
 
 
 class EstimateRequest(GenerateRequest, frozen=True, forbid_unknown_fields=True):
@@ -45,10 +48,22 @@ class TariffView(msgspec.Struct, frozen=True):
     version: int
 
 
+class GreenView(msgspec.Struct, frozen=True):
+    """What asking for green energy would come to at this moment; it may be otherwise in the next.
+
+    `multiplier` is of the energy's price, and is in `expected`; null where nothing is taken off.
+    """
+
+    replica: str
+    reason: str
+    candidates: list[dict[str, Any]]
+    multiplier: str | None
+
+
 class EstimateView(msgspec.Struct, frozen=True):
     """What the request would cost. It never costs more than `worst`, whatever is generated;
     `expected` is a guess from what the tenant's requests came to lately, all of `max_tokens` used.
-    `review_fee` says whether a review's fee is counted in both.
+    `review_fee` says whether a review's fee is counted in both; `worst` assumes no discount.
     """
 
     input_tokens: int
@@ -58,6 +73,7 @@ class EstimateView(msgspec.Struct, frozen=True):
     currency: str
     review_fee: bool
     tariff: TariffView
+    green: GreenView | None
 
 
 @post(
@@ -72,11 +88,12 @@ class EstimateView(msgspec.Struct, frozen=True):
     return_dto=None,
     sync_to_thread=True,
 )
-def estimate(
+def estimate(  # noqa: PLR0917 -- injected by name, called by the router alone
     data: JSONBody[EstimateRequest],
     principal: NamedDependency[Principal],
     database: NamedDependency[Database],
     served: NamedDependency[ServedModel],
+    replicas: NamedDependency[Replicas],
     tenant_id: TenantQuery = None,
 ) -> EstimateView:
     """Price a request under the tariff in force. Nothing is held, counted or kept."""
@@ -87,17 +104,33 @@ def estimate(
         tenant = tenants.require(connection, tenant_in_scope(connection, principal, tenant_id))
         tariff = catalogue.tariff_in_force(connection, tenant.id, clock.now_us())
         typical = queries.typical(connection, tenant.id)
+    choice = None if data.energy is None else replicas.greenest()
     terms, review = tariff.document, tenant.review_opt_in and tariff.document.review is not None
     return EstimateView(
         input_tokens=input_tokens,
         max_tokens=max_tokens,
         expected=format_nano(
-            quotes.expected(terms, input_tokens, max_tokens, review=review, typical=typical)
+            quotes.expected(
+                terms,
+                input_tokens,
+                max_tokens,
+                review=review,
+                typical=typical,
+                green=choice is not None and choice.reason.is_choice,
+            )
         ),
         worst=format_nano(quotes.worst_case(terms, input_tokens, max_tokens, review=review)),
         currency=tariff.currency,
         review_fee=review,
         tariff=TariffView(tariff.id, tariff.tariff, tariff.version),
+        green=None if choice is None else _green(choice, terms),
+    )
+
+
+def _green(choice: Choice, terms: Tariff) -> GreenView:
+    multiplier = terms.energy.green if terms.energy and choice.reason.is_choice else None
+    return GreenView(
+        **choice.stated(), multiplier=None if multiplier is None else plain(multiplier)
     )
 
 

@@ -25,8 +25,17 @@ from dashboards.rendering import page, url
 from dashboards.sessions import PageRequest
 from metering import queries as metering_queries
 from metering.database import snapshot
+from metering.energy.replicas import Reason
 
 PAGE_SIZE = 50
+GREEN_REASONS = {
+    Reason.LOWEST: "a token took the least there",
+    Reason.LOWEST_WITH_ROOM: "a token took the least there of those that had room",
+    Reason.RUNNING_BATCH: "it joined a batch that ran near the lowest figure",
+    Reason.ONLY_ONE: "there was only one replica, so nothing to choose",
+    Reason.TOO_FEW: "too few requests had completed on the others to compare them",
+    Reason.NOT_COMPARABLE: "no two replicas were metered in the same way",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +144,7 @@ def show_receipt(
         reviewed=reviewed,
         withheld=withheld,
         grid=host.grid,
+        green_reasons=GREEN_REASONS,
         pieces=None if output is None else cut(output, summary.units if summary else ()),
     )
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from litestar import Response, get
 from litestar.exceptions import NotFoundException
-from litestar.params import QueryParameter
+from litestar.params import FromQuery, QueryParameter
 
 from dashboards.charts import Chart, ChartKind, Series
 from dashboards.injected import AHost, AViewer
@@ -45,14 +45,23 @@ def show_engine(
     host: AHost,
     operator: AViewer,
     hours: Annotated[int, QueryParameter(name="hours")] = 24,
+    replica: FromQuery[str | None] = None,
 ) -> Response[str]:
-    """The engine's health. Rates that nothing was counted for are unavailable, not zero."""
+    """A replica's health, by default the first's.
+
+    Rates that nothing was counted for are unavailable, not zero.
+    """
     if hours not in WINDOWS:
         raise NotFoundException("There is no such window.")
     label, point_us = WINDOWS[hours]
     now_us = clock.now_us()
     since_us = now_us - hours * HOUR_US
-    stats = host.engine_stats()
+    engines = host.engines()
+    shown = next((each for each in engines if each.replica == replica), None)
+    if replica is not None and shown is None:
+        raise NotFoundException("There is no such replica.")
+    shown = shown or engines[0]
+    stats = shown.stats
     with snapshot(host.database) as connection:
         health = engine_health(connection, since_us, point_us=point_us)
         energy = energy_windows(connection, since_us)
@@ -61,7 +70,9 @@ def show_engine(
     return page(
         request,
         "operator/engine.html",
-        info=host.engine_info(),
+        info=shown.info,
+        engines=engines,
+        replica=shown.replica,
         stats=stats,
         mean_depth=mean_depth(stats.counters) if stats else None,
         low_hit_rate=hit_rate is not None and hit_rate < HIT_RATE_MIN,

@@ -6,12 +6,15 @@ from metering.energy.carbon import Grid
 from metering.energy.meter import EnergyMeter
 from metering.energy.opening import open_meter
 from metering.energy.provenance import Provenance, shown_uj
+from metering.energy.replicas import Choice, Efficiency, by_choice
 from metering.energy.settings import EnergySettings
 from metering.energy.windows import PendingStep, Share, Window, WindowCloser
 
 __all__ = [
     "Calibration",
+    "Choice",
     "Claim",
+    "Efficiency",
     "EnergyMeter",
     "EnergySettings",
     "Grid",
@@ -22,6 +25,7 @@ __all__ = [
     "StepCosts",
     "Window",
     "WindowCloser",
+    "by_choice",
     "open_meter",
     "shown_uj",
 ]

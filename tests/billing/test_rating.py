@@ -5,11 +5,12 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 from billing_cases import energy, nothing_emitted, summary, tariff, unit
 
 from billing.errors import UnratableSummary
-from billing.rating import Charge, Component, rate
+from billing.rating import Charge, Component, green_discount_nano, rate, waive
 from metering.events import EndedBy, EnergyClass, EnergySummary, RequestStatus
 
 # 100 nano a prompt token, 400 an output token at multiplier 1.
@@ -92,6 +93,21 @@ def test_joules_are_charged_as_shown_by_class_and_up_to_the_cap(
 ) -> None:
     request = summary(unit(10), energy=share)  # 20 tokens in, 10 out: at most 30 J
     assert rows(rate(request, tariff(energy=ENERGY), review_fee=False)) == [line]
+
+
+def test_the_green_price_is_for_requests_that_energy_placed_and_the_discount_is_known() -> None:
+    terms, plain = tariff(energy=ENERGY | {"green": "0.75"}), tariff(energy=ENERGY)
+    request = summary(unit(10), energy=energy("measured", 12_345_678))
+    green = msgspec.structs.replace(request, green=True)
+    for each, priced_by, line, discount in (
+        (request, terms, ("energy", "measured", "12.3", 24_600), None),
+        (green, terms, ("energy", "measured, green", "12.3", 18_450), 24_600 - 18_450),
+        (green, plain, ("energy", "measured", "12.3", 24_600), None),
+    ):
+        charge = rate(each, priced_by, review_fee=False)
+        assert rows(charge) == [line]
+        assert green_discount_nano(charge.lines, each, priced_by) == discount
+    assert green_discount_nano(waive("test mode").lines, green, terms) is None
 
 
 def test_information_is_charged_up_to_its_cap_and_zero_is_not_missing() -> None:

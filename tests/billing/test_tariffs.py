@@ -92,6 +92,10 @@ def test_how_a_decimal_is_written_does_not_change_the_tariff() -> None:
             "energy: {per_million: {unavailable: '1'}, cap_joules_per_token: '1'}",
             "energy.per_million.unavailable: unknown field",
         ),
+        (
+            "energy: {per_million: {measured: '1'}, cap_joules_per_token: '1', green: '1.1'}",
+            "energy.green: at most 1",
+        ),
         ("request: {minimum: '2', maximum: '1'}", "request.minimum: above request.maximum"),
         ("", "nothing is priced"),
         ("input: {per_million: '1'}\ninput: {per_million: '2'}", "input: given twice"),

@@ -134,12 +134,15 @@ def test_closing_ends_live_requests_and_delivers_that(
 ) -> None:
     ears = Ears()
     engine = kind(model, CONFIG, ears)
+    assert not engine.available
     engine.start()
+    assert engine.available
     for index in range(6):
         engine.submit(request([5, 6, 7], 500, request_id=f"r{index}", ignore_eos=True))
     ears.wait_for(lambda: any(step.blocks for step in ears.steps))
     engine.close()
     engine.close()
+    assert not engine.available
     finishes = ears.finishes()
     assert len(finishes) == 6
     for name, finish in finishes.items():

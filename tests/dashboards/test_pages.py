@@ -21,10 +21,13 @@ from billing import budgets, periods
 from billing.invoices import closing, parties
 from billing.ledger import grants, terms
 from billing.settlement import Settlement
+from dashboards.protocols import EngineState
 from metering import clock
 from metering import requests as usage_requests
 from metering.database import transaction
 from metering.energy import Grid
+from metering.energy.replicas import SAMPLES_MIN, Basis, Candidate, Figure, green
+from metering.events import EnergyClass
 from metering.requests import AdmittedRequest
 
 TENANT_PAGES = ("/overview", "/receipts", "/statement", "/invoices")
@@ -202,3 +205,41 @@ def test_a_receipt_says_how_joules_were_had_and_sees_them_as_carbon_where_a_grid
     assert "late energy: 7.3 J" in page
     assert "does not verify" not in page
     assert "0.001232 g" in overview
+
+
+def test_a_green_receipt_shows_what_was_chosen_from_and_the_discount(
+    world: World, client: TestClient[Litestar]
+) -> None:
+    basis = Basis(EnergyClass.MEASURED, "nvml_total_energy", "gpu_board")
+    choice = green(
+        [
+            Candidate("eco", 0, 4, Figure(basis, SAMPLES_MIN, 123_456.0)),
+            Candidate("fast", 0, 4, Figure(basis, SAMPLES_MIN, 400_000.0)),
+            Candidate("new", 0, 4),
+        ]
+    )
+    request_id = world.settle(
+        unit(8),
+        energy=energy("measured", 12_345_678),
+        green=True,
+        carries={"parameters": {"seed": 1, "green": choice.stated()}},
+    )
+    plain = world.settle(unit(8))
+    world.other_engines.append(EngineState("eco", world.info, None, choice.candidates[0].figure))
+    sign_in(client, world.house.owner)
+    page = client.get(f"/dashboard/receipts/{request_id}").text
+    assert "ran on eco: a token took the least there" in page
+    assert "which was multiplied by 0.8" in page
+    rows = re.findall(r'<th scope="row">(\w+)</th><td class="num">(.*?)</td>', page)
+    assert rows[-3:] == [
+        ("eco", "0.12"),
+        ("fast", "0.40"),
+        ("new", '<span class="unavailable">unavailable</span>'),
+    ]
+    assert "Green energy" not in client.get(f"/dashboard/receipts/{plain}").text
+    client.cookies.clear()
+    sign_in(client, world.house.operator)
+    engines = client.get("/dashboard/engine?replica=eco").text
+    assert 'id="engine-replicas"' in engines
+    assert "0.123" in engines
+    assert client.get("/dashboard/engine?replica=none").status_code == 404

@@ -42,7 +42,7 @@ CASES: list[tuple[str, dict[str, Any], int, str | None]] = [
     ("negative seed", {"prompt": "a", "seed": -1}, 400, "seed"),
     ("many stops", {"prompt": "a", "stop": list("abcde")}, 400, "stop"),
     ("empty stop", {"prompt": "a", "stop": [""]}, 400, "stop"),
-    ("green energy", {"prompt": "a", "energy": "green"}, 400, "energy"),
+    ("brown energy", {"prompt": "a", "energy": "brown"}, 400, "energy"),
     ("max_joules", {"prompt": "a", "max_joules": "3"}, 400, "max_joules"),
     ("free lunch", {"prompt": "a", "max_cost": "-1"}, 400, "max_cost"),
     ("no time", {"prompt": "a", "deadline_ms": 0}, 400, "deadline_ms"),

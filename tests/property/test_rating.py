@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from billing import tariffs as documents
 from billing.quotes import expected, if_stopped, next_tokens, tokens_within, worst_case
-from billing.rating import Component, rate
+from billing.rating import Component, green_discount_nano, rate
 from billing.tariffs import Tariff
 from metering.events import EndedBy, EnergyClass, RequestStatus, RequestSummary
 
@@ -170,3 +170,17 @@ def test_the_review_fee_stands_outside_the_tariffs_bounds(
     without = rate(request, tariff, review_fee=False)
     charge = rate(request, tariff, review_fee=True)
     assert charge.total_nano == without.total_nano + charge.of(Component.REVIEW)
+
+
+@given(summaries(), tariffs(), st.booleans())
+def test_green_energy_never_costs_more_and_the_discount_is_what_its_line_lacks(
+    request: RequestSummary, tariff: Tariff, fee: bool
+) -> None:
+    plain, green = (
+        rate(msgspec.structs.replace(request, green=each), tariff, review_fee=fee)
+        for each in (False, True)
+    )
+    assert green.total_nano <= plain.total_nano
+    chosen = msgspec.structs.replace(request, green=True)
+    discount = green_discount_nano(green.lines, chosen, tariff)
+    assert (discount or 0) == plain.of(Component.ENERGY) - green.of(Component.ENERGY) >= 0

@@ -79,14 +79,13 @@ class Desk:
                 model=summary.model,
                 route="generate",
                 tariff_version_id=tariff.id,
-                parameters={"seed": 1},
                 prompt=PROMPT,
                 input_tokens=summary.input_tokens,
                 max_tokens=max(1, summary.output_tokens),
                 max_cost_nano=None,
                 test_mode=False,
                 started_at_us=now,
-                **({"end_user": None, "tags": None} | (carries or {})),
+                **({"parameters": {"seed": 1}, "end_user": None, "tags": None} | (carries or {})),
             )
             usage_requests.admit(connection, admitted)
             HoldGate().admit(connection, admitted, expires_at_us=now + 60_000_000)

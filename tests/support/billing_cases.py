@@ -158,6 +158,7 @@ def summaries(
         verified_blocks=draw(st.integers(0, blocks)),
         information_ubits=draw(st.none() | st.integers(0, 16_000_000 * output_tokens)),
         energy=joules,
+        green=draw(st.booleans()),
     )
 
 
@@ -195,7 +196,8 @@ def tariffs(draw: st.DrawFn) -> Tariff:
                         bool
                     ),
                     "cap_joules_per_token": caps,
-                }
+                },
+                optional={"green": _decimals(1, 6)},
             ),
             information=st.fixed_dictionaries({"per_million": prices, "cap_bits_per_token": caps}),
             blocks=st.fixed_dictionaries({"per_million": prices}),

@@ -20,6 +20,7 @@ from sqlalchemy import Engine, insert
 from api import audit, keys, tenants
 from api.roles import Role
 from dashboards.pages import dashboard_router
+from dashboards.protocols import EngineState
 from engine.records import DraftCounters, EngineInfo, EngineStats
 from metering import clock
 from metering.database import transaction
@@ -55,6 +56,7 @@ class World:
     def __init__(self, database: Engine, folder: Path) -> None:
         self.database = database
         self.stats: EngineStats | None = STATS
+        self.other_engines: list[EngineState] = []
         self.info: EngineInfo | None = billing_cases.ENGINE
         self.desk = Desk.open(database, folder)
         self.house = self.add_house("Acme Analytics")
@@ -131,8 +133,10 @@ class World:
                     recall=keys.principal_of,
                     audit=audit.write,
                     signer=self.desk.signer,
-                    engine_stats=lambda: self.stats,
-                    engine_info=lambda: self.info,
+                    engines=lambda: [
+                        EngineState("main", self.info, self.stats),
+                        *self.other_engines,
+                    ],
                     session_secret=SECRET,
                     grid=self.grid,
                 )

@@ -53,12 +53,22 @@ def a_calibration(version: int = 1, subject: Subject = SUBJECT) -> Calibration:
 
 
 def a_trace(
-    path: Path, readings: Iterable[tuple[int, int | None]], origins: Sequence[int] = ()
+    path: Path,
+    readings: Iterable[tuple[int, int | None]],
+    origins: Sequence[int] = (),
+    board: Provenance = BOARD,
 ) -> Path:
     """A trace of (nanoseconds, microjoules); without energy the source did not answer."""
-    lines: list[object] = [TraceHead(SCHEMA, BOARD)]
+    lines: list[object] = [TraceHead(SCHEMA, board)]
     for place, (offset_ns, own_uj) in enumerate(readings):
         origin = origins[place] if origins else 0
         lines.append((offset_ns, own_uj, None if own_uj is None else 0, origin))
     path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
     return path
+
+
+def a_steady_trace(path: Path, watts: int, device: str, scope: str = "gpu_board") -> Path:
+    """Two seconds of a board that draws the same all the time, and is read every 2 ms."""
+    board = msgspec.structs.replace(BOARD, devices=(device,), scope=scope)
+    moments = range(0, 2 * 10**9 + 1, 2 * 10**6)
+    return a_trace(path, [(at_ns, watts * at_ns // 1000) for at_ns in moments], board=board)

@@ -63,7 +63,9 @@ def house(sqlite_database: Engine, held_clock: HeldClock, tmp_path: Path) -> Hou
 
 @pytest.fixture
 def client(sqlite_database: Engine, house: House) -> Iterator[Client]:
-    with make_client(sqlite_database, exports_router, usage_router, served=None) as opened:
+    with make_client(
+        sqlite_database, exports_router, usage_router, served=None, replicas=None
+    ) as opened:
         yield opened
 
 

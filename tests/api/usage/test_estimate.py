@@ -17,14 +17,19 @@ from tiny_models import write_tiny_dfm
 
 from api import tenants
 from api.inference.orders import ServedModel
+from api.replicas import Replicas
 from api.roles import Role
 from api.usage.estimate_routes import estimate
 from billing import queries
 from engine.grammar.grammars import Grammars
 from engine.tokenizer import Tokenizer
 from metering.database import snapshot, transaction
+from metering.energy import Choice
+from metering.energy.replicas import SAMPLES_MIN, Basis, Candidate, Figure, green
+from metering.events import EnergyClass
 
 Client = TestClient[Litestar]
+GREEN = {"energy": "green"}
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +44,31 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
     )
 
 
+class Standing(Replicas):
+    """Two replicas that stand as this says: enough to choose between them."""
+
+    def __init__(self, samples: int) -> None:
+        super().__init__(())
+        basis = Basis(EnergyClass.MEASURED, "nvml_total_energy", "gpu_board")
+        self.candidates = [
+            Candidate(name, live=0, room=4, figure=Figure(basis, samples, uj_per_token))
+            for name, uj_per_token in (("eco", 123_456.0), ("fast", 400_000.0))
+        ]
+
+    def greenest(self) -> Choice:
+        return green(self.candidates)
+
+
 @pytest.fixture
-def client(sqlite_database: Engine, house: House, served: ServedModel) -> Iterator[Client]:
-    with make_client(sqlite_database, estimate, served=served) as opened:
+def replicas() -> Standing:
+    return Standing(samples=SAMPLES_MIN)
+
+
+@pytest.fixture
+def client(
+    sqlite_database: Engine, house: House, served: ServedModel, replicas: Standing
+) -> Iterator[Client]:
+    with make_client(sqlite_database, estimate, served=served, replicas=replicas) as opened:
         yield opened
 
 
@@ -62,6 +89,28 @@ def test_a_prompt_is_counted_by_the_models_own_tokenizer(
     assert quote["tariff"] == {"id": "composite@1", "name": "composite", "version": 1}
     stated = ask(client, house.developer, input_tokens=quote["input_tokens"], max_tokens=16)
     assert stated.json() == quote
+
+
+def test_green_energy_is_quoted_with_the_choice_of_this_moment(
+    client: Client, house: House, replicas: Standing
+) -> None:
+    body = {"input_tokens": 100, "max_tokens": 300}
+    plain, quote = (ask(client, house.developer, **body, **more).json() for more in ({}, GREEN))
+    assert plain["green"] is None
+    assert quote["green"] | {"candidates": None} == {
+        "replica": "eco",
+        "reason": "lowest",
+        "candidates": None,
+        "multiplier": "0.8",
+    }
+    assert [each["joules_per_token"] for each in quote["green"]["candidates"]] == ["0.12", "0.40"]
+    assert Decimal(quote["expected"]) < Decimal(plain["expected"])
+    assert quote["worst"] == plain["worst"], "a discount is not assumed"
+    replicas.candidates = Standing(samples=1).candidates
+    undecided = ask(client, house.developer, **body, **GREEN).json()
+    assert undecided["green"]["reason"] == "not_enough_samples"
+    assert undecided["green"]["multiplier"] is None
+    assert undecided["expected"] == plain["expected"]
 
 
 def test_a_conversation_counts_with_its_template(
