@@ -14,7 +14,7 @@ import structlog
 from sqlalchemy import Engine as Database
 
 from api.webhooks.sending import Sender
-from billing import outside, retention
+from billing import charged_hours, outside, retention
 from billing.settlement import Settlement
 from metering import clock, rollups
 from metering.database import transaction
@@ -63,7 +63,9 @@ class Chores:
 
 
 def usage_chores(database: Database, settlement: Settlement) -> Chores:
-    """Rate what other engines reported, roll usage up, and erase what is kept no longer."""
+    """Rate what other engines reported, roll usage and charges up, and erase what is kept no
+    longer.
+    """
 
     def rate() -> bool:
         done = outside.settle_waiting(database, settlement)
@@ -74,6 +76,9 @@ def usage_chores(database: Database, settlement: Settlement) -> Chores:
     def roll_up() -> bool:
         with transaction(database) as connection:
             return rollups.refresh(connection) > 0
+
+    def count_charges() -> bool:
+        return charged_hours.count(database, clock.now_us()) > 0
 
     due_us = 0
 
@@ -89,7 +94,7 @@ def usage_chores(database: Database, settlement: Settlement) -> Chores:
                 due_us = now + ERASE_US
         return more
 
-    return Chores("usage", [rate, roll_up, erase])
+    return Chores("usage", [rate, roll_up, count_charges, erase])
 
 
 def webhook_chores(database: Database, *, allow_private: bool) -> Chores:

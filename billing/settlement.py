@@ -13,7 +13,7 @@ from decimal import Decimal
 import msgspec
 from sqlalchemy import Connection, Row, insert, select
 
-from billing import catalogue, rating, receipts, review, review_caps, review_orders
+from billing import catalogue, charged_hours, rating, receipts, review, review_caps, review_orders
 from billing.catalogue import TariffVersion
 from billing.invoices import closed_periods
 from billing.ledger import alerts, holds, receivables
@@ -124,6 +124,7 @@ class Settlement:
             order = order.at_our_cost()
         lines = _paid_lines(charge, settled)
         _store(connection, summary, tariff, lines)
+        charged_hours.touch(connection, summary.tenant_id, summary.ended_at_us)
         closed_periods.note(connection, summary.tenant_id, summary.ended_at_us)
         receipts.issue(
             connection,

@@ -17,7 +17,7 @@ from enum import StrEnum
 from sqlalchemy import Connection, Engine, func, select
 
 from billing.errors import InvalidPeriod, InvoiceConflict, UnknownTenant
-from billing.invoices import closed_periods, drafting, issuing, parties
+from billing.invoices import closed_periods, drafting, issuing, parties, usage
 from billing.invoices.drafting import Draft
 from billing.invoices.tables import invoices
 from billing.ledger.accounts import lock_tenant
@@ -106,7 +106,8 @@ def correct(
 
 def preview(connection: Connection, tenant_id: str, label: str) -> Draft:
     """The invoice that closing would issue now, also of a period that still runs."""
-    return drafting.draft(connection, tenant_id, period_of(connection, tenant_id, label))
+    period = period_of(connection, tenant_id, label)
+    return drafting.draft(connection, tenant_id, period, usage.projected_groups)
 
 
 def period_of(connection: Connection, tenant_id: str, label: str) -> Period:
