@@ -278,6 +278,20 @@ def check_invoices(ctx: click.Context, whole: bool) -> None:
         ctx.exit(1)
 
 
+@invoice.command("recount")
+@click.pass_obj
+def recount_charges(context: CliContext) -> None:
+    """Add up anew what pages show of charges by the hour. Invoices are not made of it."""
+    from billing import charged_hours
+    from metering import clock
+
+    with _transaction(context) as connection:
+        charged_hours.rebuild(connection)
+    with _database(context) as database:
+        hours = sum(iter(lambda: charged_hours.count(database, clock.now_us()), 0))
+    click.echo(f"{hours} hours counted")
+
+
 @invoice.command("bench")
 @click.option("--requests", type=click.IntRange(100), default=100_000, show_default=True)
 @click.option("--tenants", type=click.IntRange(1), default=100, show_default=True)

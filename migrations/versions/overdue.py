@@ -76,7 +76,9 @@ def upgrade() -> None:
         "invoice_issuer",
         sa.Column("reminder_days", sa.String(60), nullable=False, server_default="1,7,14"),
     )
-    op.add_column("invoice_issuer", sa.Column("pause_days", sa.Integer(), server_default=sa.text("14")))
+    op.add_column(
+        "invoice_issuer", sa.Column("pause_days", sa.Integer(), server_default=sa.text("14"))
+    )
     op.add_column("credit_terms", sa.Column("paused_at_us", sa.BigInteger()))
 
 
