@@ -278,6 +278,21 @@ def check_invoices(ctx: click.Context, whole: bool) -> None:
         ctx.exit(1)
 
 
+@invoice.command("remind")
+@click.pass_obj
+def remind_customers(context: CliContext) -> None:
+    """Remind of what is due, and pause or resume credit on account. A gateway does it by itself."""
+    from billing.invoices import dunning
+
+    with _database(context) as database:
+        told = dunning.run(database)
+    for each in told:
+        what = ", ".join(each.numbers) or "nothing"
+        paused = "paused" if each.is_paused else "open"
+        click.echo(f"{each.tenant_id}: reminded of {what}; credit on account is {paused}")
+    click.echo(f"{len(told)} tenants")
+
+
 @invoice.command("recount")
 @click.pass_obj
 def recount_charges(context: CliContext) -> None:

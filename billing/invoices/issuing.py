@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from billing import notices
 from billing.errors import InvoiceConflict, InvoiceNotFound
-from billing.invoices import books, closed_periods, numbers, parties
+from billing.invoices import books, closed_periods, numbers, overdue, parties
 from billing.invoices.drafting import Draft
 from billing.invoices.minor_units import format_minor
 from billing.invoices.tables import credit_notes, invoice_lines, invoice_payments, invoices
@@ -212,6 +212,7 @@ def take_back(
             .where(invoices.c.id == row["id"])
             .values(state="final", resolved_at_us=None)
         )
+        overdue.reconsider(connection, row["tenant_id"])
     return True
 
 
@@ -244,11 +245,11 @@ def paid_minor(connection: Connection, invoice_id: str) -> int:
 
 def announce(
     connection: Connection, invoice_id: str, kind: NoticeType, cause: str = "", **more: str
-) -> None:
-    """Tell the tenant what became of an invoice, once per cause."""
+) -> bool:
+    """Tell the tenant what became of an invoice, once per cause; whether it is news."""
     row = connection.execute(select(invoices).where(invoices.c.id == invoice_id)).mappings().one()
     minor = row["minor_nano"]
-    notices.announce(
+    return notices.announce(
         connection,
         row["tenant_id"],
         kind,
@@ -373,6 +374,8 @@ def _resolve(connection: Connection, invoice_id: str, state: str) -> None:
     )
     if (kind := _TOLD.get(state)) is not None:
         announce(connection, invoice_id, kind)
+    of_invoice = select(invoices.c.tenant_id).where(invoices.c.id == invoice_id)
+    overdue.reconsider(connection, connection.execute(of_invoice).scalar_one())
 
 
 def _note_payment(

@@ -13,8 +13,6 @@ down_revision = "engines"
 branch_labels = None
 depends_on = None
 
-HOUR_US = 3600 * 10**6
-
 
 def upgrade() -> None:
     """Add the tables, with every hour that holds a line as one to be counted; add the terms."""
@@ -69,7 +67,7 @@ def upgrade() -> None:
     )
     op.execute(
         "INSERT INTO charged_hours (tenant_id, start_us, is_counted)"
-        f" SELECT DISTINCT tenant_id, event_time_us - event_time_us % {HOUR_US}, false"
+        " SELECT DISTINCT tenant_id, event_time_us - event_time_us % 3600000000, false"
         " FROM rated_lines"
     )
     op.add_column(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections import Counter
-from datetime import datetime
+from datetime import date
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -141,7 +141,7 @@ def test_settling_touches_its_hour_and_a_preview_of_counted_hours_is_the_invoice
             )
             charges = queries.charges(connection, "ten_1", period.start_us, period.end_us)
             booked = sum(connection.scalars(select(rated_lines.c.amount_nano)))
-        assert {charge.day for charge in charges} == {datetime(2026, 11, 10).date()}
+        assert {charge.day for charge in charges} == {date(2026, 11, 10)}
         assert sum(charge.amount_nano for charge in charges) == booked
 
 
