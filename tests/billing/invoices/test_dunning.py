@@ -103,7 +103,8 @@ def test_nothing_new_is_had_on_account_until_it_is_paid_and_what_runs_runs_on(
         more = summary(unit(50), request_id="req_2", tenant_id="ten_2")
         assert HoldGate().cover(connection, more) is Cover.COVERED
         after = holds.find(connection, "req_2")
-        assert before is not None and after is not None
+        assert before is not None
+        assert after is not None
         assert after.amount_nano > before.amount_nano
         final = summary(unit(80), request_id="req_2", tenant_id="ten_2", ended_at_us=month.now_us)
         ended(connection, month.settlement, final)
