@@ -58,7 +58,7 @@ def unbilled(database: Engine) -> Iterator[Difference]:
             left = drafting.unbilled(connection, row.tenant_id, LatePeriod(period, late))
         amount = sum(line.amount_nano for line in left.lines)
         subject = f"{row.tenant_id} {row.label}"
-        if left.lines:
+        if any(line.amount_nano for line in left.lines):  # what costs nothing needs no invoice
             yield Difference("billed = held by the period", subject, "0", str(amount))
         if left.accrued_nano:
             found = str(left.accrued_nano)

@@ -112,8 +112,9 @@ class Draft:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to say, nor to move."""
-        return not self.lines and not any(part.accrued_nano for part in self.parts)
+        """Whether nothing is charged nor moved: usage that costs nothing takes no number."""
+        charged = any(line.amount_nano for line in self.lines)
+        return not charged and not any(part.accrued_nano for part in self.parts)
 
 
 def draft(

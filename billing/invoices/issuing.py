@@ -32,8 +32,7 @@ _TOLD = {"paid": NoticeType.INVOICE_PAID, "void": NoticeType.INVOICE_VOIDED}
 
 def store(connection: Connection, draft: Draft) -> str:
     """Keep a draft in place of the one before; its id."""
-    lock_tenant(connection, draft.tenant_id, draft.currency)
-    _discard(connection, draft)
+    discard(connection, draft)
     return _insert(connection, draft)
 
 
@@ -42,8 +41,7 @@ def issue(connection: Connection, draft: Draft) -> str:
 
     Raises InvoiceConflict when the period has one of this kind.
     """
-    lock_tenant(connection, draft.tenant_id, draft.currency)
-    _discard(connection, draft)
+    discard(connection, draft)
     standing = connection.scalar(
         select(invoices.c.id).where(*_same(draft), invoices.c.state != "void")
     )
@@ -68,6 +66,16 @@ def issue(connection: Connection, draft: Draft) -> str:
     if settled:
         announce(connection, invoice_id, NoticeType.INVOICE_PAID)
     return invoice_id
+
+
+def discard(connection: Connection, draft: Draft) -> None:
+    """Forget a draft that was kept of the same month, if there is one."""
+    lock_tenant(connection, draft.tenant_id, draft.currency)
+    ids = list(
+        connection.scalars(select(invoices.c.id).where(*_same(draft), invoices.c.state == "draft"))
+    )
+    connection.execute(delete(invoice_lines).where(invoice_lines.c.invoice_id.in_(ids)))
+    connection.execute(delete(invoices).where(invoices.c.id.in_(ids)))
 
 
 def void(connection: Connection, invoice_id: str) -> None:
@@ -307,14 +315,6 @@ def _same(draft: Draft) -> tuple[Any, ...]:
         invoices.c.kind == draft.kind,
         invoices.c.currency == draft.currency,
     )
-
-
-def _discard(connection: Connection, draft: Draft) -> None:
-    ids = list(
-        connection.scalars(select(invoices.c.id).where(*_same(draft), invoices.c.state == "draft"))
-    )
-    connection.execute(delete(invoice_lines).where(invoice_lines.c.invoice_id.in_(ids)))
-    connection.execute(delete(invoices).where(invoices.c.id.in_(ids)))
 
 
 def _insert(connection: Connection, draft: Draft) -> str:
