@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import uuid_utils
 from sqlalchemy import Engine as Database
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.exc import IntegrityError
 
 from api import limits, projects, rates
@@ -28,6 +28,10 @@ from metering import requests as usage_requests
 from metering.database import transaction
 from metering.requests import AdmittedRequest
 from metering.tables import tenants
+
+_TENANT = select(tenants.c.suspended, tenants.c.review_delivery, tenants.c.review_opt_in).where(
+    tenants.c.id == bindparam("tenant_id")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +93,7 @@ class Admission:
                     return Replay(earlier)
             for _ in range(order.choices):
                 rates.count(connection, principal.key_id, self.requests_per_minute, now)
-            tenant = connection.execute(
-                select(
-                    tenants.c.suspended, tenants.c.review_delivery, tenants.c.review_opt_in
-                ).where(tenants.c.id == tenant_id)
-            ).one()
+            tenant = connection.execute(_TENANT, {"tenant_id": tenant_id}).one()
             if tenant.suspended:
                 raise TenantSuspended("this tenant is suspended")
             held = tenant.review_opt_in and tenant.review_delivery == Delivery.HELD

@@ -15,20 +15,28 @@ from metering.protocols import CommittedBlock
 
 
 class Stream:
-    """What the choices of one order deliver, each in order: its blocks, then its summary.
+    """What the choices of one order deliver, each in order: its blocks, if they are shown as they
+    come, then its summary.
 
     Read by one task.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, choices: int) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, choices: int, *, shows_blocks: bool
+    ) -> None:
+        self.shows_blocks = shows_blocks
         self._loop = loop
         self._choices = choices
         self._queue: asyncio.Queue[CommittedBlock | RequestSummary] = asyncio.Queue()
 
-    def put(self, item: CommittedBlock | RequestSummary) -> None:
+    def put(self, items: Sequence[CommittedBlock | RequestSummary]) -> None:
         """Append from any thread; a loop that has closed meanwhile has no reader left."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, item)
+            self._loop.call_soon_threadsafe(self._append, items)
+
+    def _append(self, items: Sequence[CommittedBlock | RequestSummary]) -> None:
+        for item in items:
+            self._queue.put_nowait(item)
 
     async def items(self, quiet_s: float) -> AsyncIterator[CommittedBlock | RequestSummary | None]:
         """Yield what comes, a summary last; null wherever nothing came for `quiet_s`."""
@@ -44,7 +52,7 @@ class Stream:
             yield item
 
     async def settled(self) -> None:
-        """Wait for the end of every choice, passing over blocks."""
+        """Wait for the end of every choice, passing over any blocks."""
         unfinished = self._choices
         while unfinished:
             unfinished -= isinstance(await self._queue.get(), RequestSummary)
@@ -57,9 +65,15 @@ class Delivery:
         self._lock = Lock()
         self._streams: dict[str, Stream] = {}
 
-    def open(self, request_ids: Sequence[str], loop: asyncio.AbstractEventLoop) -> Stream:
+    def open(
+        self,
+        request_ids: Sequence[str],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        shows_blocks: bool,
+    ) -> Stream:
         """Open the one stream of requests that are about to be submitted."""
-        stream = Stream(loop, len(request_ids))
+        stream = Stream(loop, len(request_ids), shows_blocks=shows_blocks)
         with self._lock:
             self._streams.update(dict.fromkeys(request_ids, stream))
         return stream
@@ -70,16 +84,16 @@ class Delivery:
             for request_id in request_ids:
                 self._streams.pop(request_id, None)
 
-    def deliver(self, block: CommittedBlock) -> None:
-        """Offer a committed block to its stream, if anyone still reads it."""
+    def deliver(self, request_id: str, blocks: Sequence[CommittedBlock]) -> None:
+        """Offer committed blocks to their stream, if anyone reads them as they come."""
         with self._lock:
-            stream = self._streams.get(block.request_id)
-        if stream is not None:
-            stream.put(block)
+            stream = self._streams.get(request_id)
+        if stream is not None and stream.shows_blocks:
+            stream.put(blocks)
 
     def finish(self, summary: RequestSummary) -> None:
         """Offer the settled summary and close the stream."""
         with self._lock:
             stream = self._streams.pop(summary.request_id, None)
         if stream is not None:
-            stream.put(summary)
+            stream.put([summary])

@@ -167,14 +167,24 @@ class Gateway:
             return None
 
     async def submit(
-        self, principal: Principal, order: Order, key: IdempotencyKey | None
+        self,
+        principal: Principal,
+        order: Order,
+        key: IdempotencyKey | None,
+        *,
+        shows_blocks: bool,
     ) -> Live | Replay:
-        """Admit an order and start it; raises what admission raises, or an EngineError.
+        """Admit an order and start it, to show its blocks as they come or only its end.
 
-        An order that the engine refuses after admission is ended as refused, its hold voided.
+        Raises what admission raises, or an EngineError. An order that the engine refuses after
+        admission is ended as refused, its hold voided.
         """
         loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(None, self._admit_and_start, principal, order, key, loop)
+
+        def start() -> Live | Replay:
+            return self._admit_and_start(principal, order, key, loop, shows_blocks=shows_blocks)
+
+        work = loop.run_in_executor(None, start)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -192,6 +202,8 @@ class Gateway:
         order: Order,
         key: IdempotencyKey | None,
         loop: asyncio.AbstractEventLoop,
+        *,
+        shows_blocks: bool,
     ) -> Live | Replay:
         admitted = self.admission.admit(principal, order, key)
         if isinstance(admitted, Replay):
@@ -199,7 +211,7 @@ class Gateway:
         request_ids = tuple(each.usage.id for each in admitted)
         for each in admitted:
             self.recorder.track(each.usage)
-        stream = self.delivery.open(request_ids, loop)
+        stream = self.delivery.open(request_ids, loop, shows_blocks=shows_blocks)
         started: list[str] = []
         try:
             # The first choice goes last: it has the prompt's tokens, and if another one is

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, RowMapping, Select, func, select, update
+from sqlalchemy import Connection, RowMapping, Select, bindparam, func, select, update
 
 from api.errors import InvalidParameter, RateLimited
 from api.limit_tables import limits
@@ -68,13 +68,19 @@ def listing(connection: Connection, tenant_id: str) -> list[Limits]:
     return [_limits(row) for row in rows.mappings()]
 
 
+_APPLYING = (
+    select(limits)
+    .where(
+        limits.c.tenant_id == bindparam("tenant_id"),
+        limits.c.subject.in_(bindparam("subjects", expanding=True)),
+    )
+    .order_by(limits.c.subject != TENANT)
+)
+
+
 def applying(connection: Connection, tenant_id: str, key_id: str) -> list[Limits]:
     """The limits that a request of this key is under: the tenant's, then its own."""
-    rows = connection.execute(
-        select(limits)
-        .where(limits.c.tenant_id == tenant_id, limits.c.subject.in_([TENANT, key_id]))
-        .order_by(limits.c.subject != TENANT)
-    )
+    rows = connection.execute(_APPLYING, {"tenant_id": tenant_id, "subjects": [TENANT, key_id]})
     return [_limits(row) for row in rows.mappings()]
 
 

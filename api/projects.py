@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import uuid_utils
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from api import tenants
 from api.errors import Conflict, NotFound
@@ -97,6 +97,9 @@ def put_key(connection: Connection, tenant_id: str, project_id: str | None, key_
         raise NotFound(f"no key {key_id}")
 
 
+_OF_KEY = select(api_keys.c.project_id).where(api_keys.c.id == bindparam("key_id"))
+
+
 def of_key(connection: Connection, key_id: str) -> str | None:
     """The project that a key's requests count for, or null."""
-    return connection.scalar(select(api_keys.c.project_id).where(api_keys.c.id == key_id))
+    return connection.scalar(_OF_KEY, {"key_id": key_id})

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, bindparam, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import ReturningInsert
 
 from api.errors import RateLimited
 from api.tables import rate_windows
@@ -66,30 +68,35 @@ def count(connection: Connection, key_id: str, limit: int, now_us: int) -> Allow
     return Allowance(limit, max(0, limit - carried - used), reset_s)
 
 
+_COUNTED = select(rate_windows.c.requests).where(
+    rate_windows.c.key_id == bindparam("key_id"), rate_windows.c.minute == bindparam("minute")
+)
+
+
 def _counted(connection: Connection, key_id: str, minute: int) -> int:
-    counted = connection.execute(
-        select(rate_windows.c.requests).where(
-            rate_windows.c.key_id == key_id, rate_windows.c.minute == minute
-        )
-    ).scalar_one_or_none()
-    return counted or 0
+    return connection.scalar(_COUNTED, {"key_id": key_id, "minute": minute}) or 0
 
 
 def _increment(connection: Connection, key_id: str, minute: int, *, at_most: int) -> int | None:
     """Add one to the minute's count, if that stays within `at_most`; the count, or null."""
     if at_most < 1:
         return None
-    upsert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    return connection.execute(
-        upsert(rate_windows)
-        .values(key_id=key_id, minute=minute, requests=1)
+    values = {"key_id": key_id, "minute": minute, "requests": 1, "at_most": at_most}
+    return connection.scalar(_counting(connection.dialect.name), values)
+
+
+@cache
+def _counting(dialect: str) -> ReturningInsert[int]:
+    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    return (
+        insert(rate_windows)
         .on_conflict_do_update(
             index_elements=[rate_windows.c.key_id, rate_windows.c.minute],
             set_={"requests": rate_windows.c.requests + 1},
-            where=rate_windows.c.requests < at_most,
+            where=rate_windows.c.requests < bindparam("at_most"),
         )
         .returning(rate_windows.c.requests)
-    ).scalar_one_or_none()
+    )
 
 
 def _wait_us(limit: int, before: int, current: int, elapsed_us: int) -> int:

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import uuid_utils
-from sqlalchemy import Connection, Row, Select, and_, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, and_, bindparam, insert, or_, select, update
 
 from billing.budget_windows import Period, Window, window_of
 from billing.credit_tables import budget_reservations, budget_windows, budgets
@@ -143,44 +143,47 @@ def standing(connection: Connection, tenant_id: str, budget_id: str, at_us: int)
     return _standing(connection, found, window)
 
 
+_OWN = budget_reservations.c.request_id == bindparam("request_id")
+_KEPT = select(budget_reservations.c.budget_id).where(_OWN)
+_COUNTS = or_(
+    budgets.c.scope == "tenant",
+    and_(budgets.c.scope == "key", budgets.c.scope_id == requests.c.key_id),
+    and_(budgets.c.scope == "project", budgets.c.scope_id == requests.c.project_id),
+)
+_APPLYING = (
+    select(
+        budgets,
+        requests.c.started_at_us,
+        tenants.c.time_zone,
+        budget_windows.c.start_us,
+        budget_windows.c.end_us,
+    )
+    .join(requests, requests.c.tenant_id == budgets.c.tenant_id)
+    .join(tenants, tenants.c.id == budgets.c.tenant_id)
+    .outerjoin(budget_reservations, _OWN & (budget_reservations.c.budget_id == budgets.c.id))
+    .outerjoin(
+        budget_windows,
+        (budget_windows.c.budget_id == budgets.c.id)
+        & (budget_windows.c.start_us == budget_reservations.c.start_us),
+    )
+    .where(requests.c.id == bindparam("request_id"))
+    .where(
+        or_(
+            budgets.c.id.in_(_KEPT),
+            and_(~_KEPT.exists(), budgets.c.closed_at_us.is_(None), _COUNTS),
+        )
+    )
+    .order_by(budgets.c.id)
+)
+
+
 def applying(connection: Connection, request_id: str) -> list[Standing]:
     """The budgets that a request counts in, as they stand in its window.
 
     A request with reservations already keeps to exactly those, and to their windows, though its
     tenant may have moved to another time zone since.
     """
-    own = budget_reservations.c.request_id == request_id
-    kept = select(budget_reservations.c.budget_id).where(own)
-    counts = or_(
-        budgets.c.scope == "tenant",
-        and_(budgets.c.scope == "key", budgets.c.scope_id == requests.c.key_id),
-        and_(budgets.c.scope == "project", budgets.c.scope_id == requests.c.project_id),
-    )
-    rows = connection.execute(
-        select(
-            budgets,
-            requests.c.started_at_us,
-            tenants.c.time_zone,
-            budget_windows.c.start_us,
-            budget_windows.c.end_us,
-        )
-        .join(requests, requests.c.tenant_id == budgets.c.tenant_id)
-        .join(tenants, tenants.c.id == budgets.c.tenant_id)
-        .outerjoin(budget_reservations, own & (budget_reservations.c.budget_id == budgets.c.id))
-        .outerjoin(
-            budget_windows,
-            (budget_windows.c.budget_id == budgets.c.id)
-            & (budget_windows.c.start_us == budget_reservations.c.start_us),
-        )
-        .where(requests.c.id == request_id)
-        .where(
-            or_(
-                budgets.c.id.in_(kept),
-                and_(~kept.exists(), budgets.c.closed_at_us.is_(None), counts),
-            )
-        )
-        .order_by(budgets.c.id)
-    ).all()
+    rows = connection.execute(_APPLYING, {"request_id": request_id}).all()
     found = []
     for row in rows:
         budget = _budget(row)
@@ -236,14 +239,14 @@ def give_back(connection: Connection, request_id: str, amount_nano: int) -> None
         _count(connection, request_id, standing, reserved=0, spent=-part)
 
 
+_RESERVATIONS = select(budget_reservations).where(_OWN)
+
+
 def _reserved(
     connection: Connection, request_id: str
 ) -> list[tuple[Standing, Row[*tuple[object, ...]]]]:
     own = {
-        row.budget_id: row
-        for row in connection.execute(
-            select(budget_reservations).where(budget_reservations.c.request_id == request_id)
-        )
+        row.budget_id: row for row in connection.execute(_RESERVATIONS, {"request_id": request_id})
     }
     if not own:
         return []

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from sqlalchemy import Connection, RowMapping, insert, or_, select, update
+from sqlalchemy import Connection, RowMapping, bindparam, insert, or_, select, update
 
 from billing import tariffs
 from billing.errors import NoTariff, TariffConflict, UnknownTenant
@@ -37,11 +37,12 @@ class TariffVersion:
     effective_to_us: int | None  # exclusive; null is open
 
 
+_VERSION = select(tariff_versions).where(tariff_versions.c.id == bindparam("version_id"))
+
+
 def version(connection: Connection, version_id: str) -> TariffVersion:
     """The version with this id; raises NoTariff when there is none."""
-    row = connection.execute(
-        select(tariff_versions).where(tariff_versions.c.id == version_id)
-    ).one_or_none()
+    row = connection.execute(_VERSION, {"version_id": version_id}).one_or_none()
     if row is None:
         raise NoTariff(f"no tariff version {version_id!r}")
     return _from_row(row._mapping)
@@ -63,30 +64,36 @@ def tariff_in_force(connection: Connection, tenant_id: str, at_us: int) -> Tarif
     return in_force(connection, name, at_us)
 
 
+_ASSIGNED = (
+    select(tenant_tariffs.c.tariff)
+    .where(tenant_tariffs.c.tenant_id == bindparam("tenant_id"))
+    .where(tenant_tariffs.c.effective_from_us <= bindparam("at_us"))
+    .order_by(tenant_tariffs.c.effective_from_us.desc())
+    .limit(1)
+)
+
+
 def assigned(connection: Connection, tenant_id: str, at_us: int) -> str | None:
     """The name of the tariff that a tenant is on at a time, or null."""
-    return connection.scalar(
-        select(tenant_tariffs.c.tariff)
-        .where(tenant_tariffs.c.tenant_id == tenant_id)
-        .where(tenant_tariffs.c.effective_from_us <= at_us)
-        .order_by(tenant_tariffs.c.effective_from_us.desc())
-        .limit(1)
+    return connection.scalar(_ASSIGNED, {"tenant_id": tenant_id, "at_us": at_us})
+
+
+_IN_FORCE = (
+    select(tariff_versions)
+    .where(tariff_versions.c.tariff == bindparam("name"))
+    .where(tariff_versions.c.effective_from_us <= bindparam("at_us"))
+    .where(
+        or_(
+            tariff_versions.c.effective_to_us.is_(None),
+            tariff_versions.c.effective_to_us > bindparam("at_us"),
+        )
     )
+)
 
 
 def in_force(connection: Connection, tariff: str, at_us: int) -> TariffVersion:
     """The version of a tariff that is in force at a time; raises NoTariff."""
-    row = connection.execute(
-        select(tariff_versions)
-        .where(tariff_versions.c.tariff == tariff)
-        .where(tariff_versions.c.effective_from_us <= at_us)
-        .where(
-            or_(
-                tariff_versions.c.effective_to_us.is_(None),
-                tariff_versions.c.effective_to_us > at_us,
-            )
-        )
-    ).one_or_none()
+    row = connection.execute(_IN_FORCE, {"name": tariff, "at_us": at_us}).one_or_none()
     if row is None:
         raise NoTariff(f"no version of tariff {tariff!r} is in force")
     return _from_row(row._mapping)

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, tzinfo
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -24,6 +25,7 @@ from sqlalchemy import (
     Connection,
     Double,
     Engine,
+    Insert,
     Numeric,
     and_,
     case,
@@ -68,16 +70,19 @@ class Sum:
 
 def touch(connection: Connection, tenant_id: str, at_us: int) -> None:
     """Note that lines of this moment were added. The caller has the tenant's lock."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    statement = dialect.insert(charged_hours).values(
-        tenant_id=tenant_id, start_us=at_us - at_us % HOUR_US, is_counted=False
-    )
     connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=["tenant_id", "start_us"],
-            set_={"is_counted": False},
-            where=charged_hours.c.is_counted,
-        )
+        _touch(connection.dialect.name),
+        {"tenant_id": tenant_id, "start_us": at_us - at_us % HOUR_US, "is_counted": False},
+    )
+
+
+@cache
+def _touch(dialect: str) -> Insert:
+    insert_into = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    return insert_into(charged_hours).on_conflict_do_update(
+        index_elements=["tenant_id", "start_us"],
+        set_={"is_counted": False},
+        where=charged_hours.c.is_counted,
     )
 
 

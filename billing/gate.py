@@ -1,14 +1,21 @@
 """The gate: no token is committed, and none offered, that its request's hold does not cover.
 
 A request starts on a hold for its input, the review fee if its tenant opted in, and the worst case
-of its first tokens. Before each block is committed the hold is raised, ahead by as many tokens,
-within the request's `max_cost` and what the tenant's credit affords. So at every committed moment
-the hold is at least the charge if the request stopped there.
+of its first tokens. Before a block is committed that the hold may not cover, it is raised, ahead by
+as many tokens, within the request's `max_cost` and what the tenant's credit affords. So at every
+committed moment the hold is at least the charge if the request stopped there.
+
+How far a hold reaches is kept, so that most blocks need no pricing: only that the hold still
+stands, which one query says of all requests of a batch.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select
+from collections.abc import Collection
+from dataclasses import dataclass
+from threading import Lock
+
+from sqlalchemy import Connection, bindparam, select
 
 from billing import catalogue
 from billing.catalogue import TariffVersion
@@ -21,7 +28,7 @@ from billing.errors import (
 )
 from billing.ledger import holds
 from billing.ledger.holds import Hold, HoldState
-from billing.quotes import if_stopped, next_tokens, worst_case
+from billing.quotes import if_stopped, next_tokens, tokens_within, worst_case
 from billing.tables import holds as holds_table
 from metering.events import RequestSummary
 from metering.protocols import Cover
@@ -29,17 +36,48 @@ from metering.requests import AdmittedRequest
 from metering.tables import requests, tenants
 
 LOOKAHEAD_TOKENS = 64
+NEARLY = 8  # a hold is raised when less than this part of the lookahead is sure to be covered
+REACHES_MAX = 4096  # requests whose reach is kept; one that is forgotten is worked out again
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """A hold of this amount covers any output of up to so many tokens."""
+
+    amount_nano: int
+    review: bool  # whether the review fee is within it
+    output_tokens: int
+
+
+# What decides whether a hold covers its request.
+_STANDING = (
+    select(
+        holds_table.c.request_id,
+        holds_table.c.amount_nano,
+        holds_table.c.ceiling_nano,
+        holds_table.c.state,
+        requests.c.max_tokens,
+        requests.c.test_mode,
+        tenants.c.review_opt_in,
+    )
+    .join(requests, requests.c.id == holds_table.c.request_id)
+    .join(tenants, tenants.c.id == holds_table.c.tenant_id)
+    .where(holds_table.c.request_id.in_(bindparam("request_ids", expanding=True)))
+)
 
 
 class HoldGate:
     """Implements `metering.protocols.BudgetGate`, and admission's half of the same rule.
 
-    Keeps nothing but parsed tariff versions, which never change; may be used from any thread.
+    Keeps parsed tariff versions, which never change, and what it found holds to reach to, which
+    it compares with the hold before it is relied on. May be used from any thread.
     """
 
     def __init__(self, lookahead_tokens: int = LOOKAHEAD_TOKENS) -> None:
         self._lookahead_tokens = lookahead_tokens
         self._versions: dict[str, TariffVersion] = {}
+        self._reaches: dict[str, Reach] = {}  # the oldest first
+        self._lock = Lock()
 
     def admit(
         self, connection: Connection, admitted: AdmittedRequest, *, expires_at_us: int
@@ -72,27 +110,34 @@ class HoldGate:
             expires_at_us=expires_at_us,
         )
 
+    def reach(self, connection: Connection, request_ids: Collection[str]) -> dict[str, int]:
+        """Up to how many output tokens each hold covers, whatever they turn out to be.
+
+        Requests of which that isn't known, or whose hold no longer stands, are not in it.
+        """
+        found = {}
+        for row in connection.execute(_STANDING, {"request_ids": list(request_ids)}):
+            reach = self._reaches.get(row.request_id)
+            if row.test_mode:
+                found[row.request_id] = row.max_tokens
+            elif (
+                reach is not None
+                and row.state == HoldState.PENDING
+                and row.amount_nano >= reach.amount_nano
+                and row.review_opt_in == reach.review
+            ):
+                found[row.request_id] = reach.output_tokens
+        return found
+
     def cover(self, connection: Connection, stopped_here: RequestSummary) -> Cover:
-        """Ensure that the hold covers the charge if stopped here, raising it if it must.
+        """Ensure that the hold covers the charge if stopped here, and more where credit affords it.
 
         Works within the caller's transaction, and changes nothing unless the answer is COVERED. A
         hold that has expired covers nothing more: the answer is CREDIT. A hard budget is the
         tenant's own limit, as `max_cost` is: the answer is MAX_COST.
         """
         request_id = stopped_here.request_id
-        row = connection.execute(
-            select(
-                holds_table.c.amount_nano,
-                holds_table.c.ceiling_nano,
-                holds_table.c.state,
-                requests.c.max_tokens,
-                requests.c.test_mode,
-                tenants.c.review_opt_in,
-            )
-            .join(requests, requests.c.id == holds_table.c.request_id)
-            .join(tenants, tenants.c.id == holds_table.c.tenant_id)
-            .where(holds_table.c.request_id == request_id)
-        ).one_or_none()
+        row = connection.execute(_STANDING, {"request_ids": [request_id]}).one_or_none()
         if row is None:
             raise HoldConflict(f"{request_id} has no hold")
         if row.test_mode:
@@ -100,21 +145,35 @@ class HoldGate:
         if row.state != HoldState.PENDING:
             return Cover.CREDIT
         tariff = self._version(connection, stopped_here.tariff_version_id).document
-        needed = if_stopped(tariff, stopped_here, review=row.review_opt_in)
-        if needed <= row.amount_nano:
-            return Cover.COVERED
+        review = row.review_opt_in
+        needed = if_stopped(tariff, stopped_here, review=review)
         if row.ceiling_nano is not None and needed > row.ceiling_nano:
             return Cover.MAX_COST
         left = max(0, row.max_tokens - stopped_here.output_tokens)
         ahead = min(self._lookahead_tokens, left)
-        wanted = max(needed, next_tokens(tariff, stopped_here, ahead, review=row.review_opt_in))
+        sure = tokens_within(tariff, stopped_here, row.amount_nano, left, review=review)
+        if needed <= row.amount_nano and sure >= min(ahead, self._lookahead_tokens // NEARLY):
+            self._keep(
+                request_id, Reach(row.amount_nano, review, stopped_here.output_tokens + sure)
+            )
+            return Cover.COVERED
+        wanted = max(needed, next_tokens(tariff, stopped_here, ahead, review=review))
         if row.ceiling_nano is not None:
             wanted = min(wanted, row.ceiling_nano)
         try:
-            holds.extend(connection, request_id, wanted, at_least_nano=needed)
+            hold = holds.extend(connection, request_id, wanted, at_least_nano=needed)
         except (InsufficientCredit, BudgetExhausted, HoldConflict) as error:  # or it expired now
             return Cover.MAX_COST if isinstance(error, BudgetExhausted) else Cover.CREDIT
+        sure = tokens_within(tariff, stopped_here, hold.amount_nano, left, review=review)
+        self._keep(request_id, Reach(hold.amount_nano, review, stopped_here.output_tokens + sure))
         return Cover.COVERED
+
+    def _keep(self, request_id: str, reach: Reach) -> None:
+        with self._lock:
+            self._reaches.pop(request_id, None)
+            self._reaches[request_id] = reach
+            if len(self._reaches) > REACHES_MAX:
+                del self._reaches[next(iter(self._reaches))]
 
     def _version(self, connection: Connection, version_id: str) -> TariffVersion:
         known = self._versions.get(version_id)
@@ -123,8 +182,11 @@ class HoldGate:
         return known
 
 
+_OPTED_IN = select(tenants.c.review_opt_in).where(tenants.c.id == bindparam("tenant_id"))
+
+
 def _opted_in(connection: Connection, tenant_id: str) -> bool:
-    opted_in = connection.scalar(select(tenants.c.review_opt_in).where(tenants.c.id == tenant_id))
+    opted_in = connection.scalar(_OPTED_IN, {"tenant_id": tenant_id})
     if opted_in is None:
         raise UnknownTenant(f"no tenant {tenant_id!r}")
     return bool(opted_in)

@@ -1,13 +1,15 @@
 """What a request may cost before it has run, and while it runs. Pure.
 
-`worst_case`, `if_stopped` and `next_tokens` bound `rating.rate` from above, whatever units, tiers,
-joules, bits and blocks come out: holds rest on that. `expected` is a guess, and says from what.
+`worst_case`, `if_stopped`, `next_tokens` and `tokens_within` bound `rating.rate` from above,
+whatever units, tiers, joules, bits and blocks come out: holds rest on that. `expected` is a guess,
+and says from what.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
 
@@ -56,13 +58,39 @@ def next_tokens(tariff: Tariff, summary: RequestSummary, tokens: int, *, review:
     Complete units keep their price, because they never reopen; all other text may still change
     state and tier. So may the last unit, which only the end of the text may have closed.
     """
+    return _ahead(tariff, summary, review=review)(tokens)
+
+
+def tokens_within(
+    tariff: Tariff, summary: RequestSummary, nano: int, tokens_max: int, *, review: bool
+) -> int:
+    """How many tokens more, up to `tokens_max`, cost at most `nano` in all whatever they are.
+
+    -1 where not even the text so far is sure to, were it to go on.
+    """
+    costs = _ahead(tariff, summary, review=review)
+    return bisect_right(range(tokens_max + 1), nano, key=costs) - 1
+
+
+def _ahead(tariff: Tariff, summary: RequestSummary, *, review: bool) -> Callable[[int], int]:
+    """`next_tokens` as a function of the tokens alone, which never falls."""
     closed: Counter[ConfidenceTier | None] = Counter()
     for unit in summary.units[:-1]:
         if unit.state is UnitState.COMPLETE:
             closed[unit.tier] += unit.tokens
-    still_open = summary.output_tokens + tokens - closed.total()
-    verified = summary.verified_blocks + tokens
-    return _bound(tariff, summary.input_tokens, closed, still_open, verified, review=review)
+    still_open = summary.output_tokens - closed.total()
+
+    def costs(tokens: int) -> int:
+        return _bound(
+            tariff,
+            summary.input_tokens,
+            closed,
+            still_open + tokens,
+            summary.verified_blocks + tokens,
+            review=review,
+        )
+
+    return costs
 
 
 def expected(

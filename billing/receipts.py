@@ -44,6 +44,9 @@ __all__ = [
 ]
 
 
+_ISSUE = insert(receipts)
+
+
 def issue(
     connection: Connection,
     signer: Signer,
@@ -71,17 +74,18 @@ def issue(
         )
     )
     connection.execute(
-        insert(receipts).values(
-            request_id=summary.request_id,
-            tenant_id=summary.tenant_id,
-            document=sealed.text,
-            sha256=sealed.sha256,
-            kid=sealed.kid,
-            signature=sealed.signature,
-            total_nano=sum(line.amount_nano for line in lines),
-            currency=tariff.currency,
-            created_at_us=now,
-        )
+        _ISSUE,
+        {
+            "request_id": summary.request_id,
+            "tenant_id": summary.tenant_id,
+            "document": sealed.text,
+            "sha256": sealed.sha256,
+            "kid": sealed.kid,
+            "signature": sealed.signature,
+            "total_nano": sum(line.amount_nano for line in lines),
+            "currency": tariff.currency,
+            "created_at_us": now,
+        },
     )
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     and_,
+    bindparam,
     delete,
     func,
     insert,
@@ -77,11 +78,14 @@ def kept_days(connection: Connection, tenant_id: str) -> int | None:
     )
 
 
+_ERASURES = (
+    select(func.count()).select_from(erasures).where(erasures.c.tenant_id == bindparam("tenant_id"))
+)
+
+
 def cache_scope(connection: Connection, tenant_id: str) -> str:
     """Under what name the engine caches for a tenant: another one after each erasure."""
-    count = connection.scalar(
-        select(func.count()).select_from(erasures).where(erasures.c.tenant_id == tenant_id)
-    )
+    count = connection.scalar(_ERASURES, {"tenant_id": tenant_id})
     return f"{tenant_id}/{count}" if count else tenant_id
 
 

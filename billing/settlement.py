@@ -11,7 +11,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 import msgspec
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, Row, bindparam, insert, select
 
 from billing import catalogue, charged_hours, rating, receipts, review, review_caps, review_orders
 from billing.catalogue import TariffVersion
@@ -149,25 +149,30 @@ class Settlement:
             )
 
 
+_REQUEST = (
+    select(
+        requests.c.test_mode,
+        requests.c.parameters,
+        requests.c.engine,
+        tenants.c.currency,
+        tenants.c.review_opt_in,
+    )
+    .join(tenants, tenants.c.id == requests.c.tenant_id)
+    .where(requests.c.id == bindparam("request_id"))
+)
+
+
 def _request(connection: Connection, request_id: str) -> Row[bool, str, str | None, str, bool]:
-    return connection.execute(
-        select(
-            requests.c.test_mode,
-            requests.c.parameters,
-            requests.c.engine,
-            tenants.c.currency,
-            tenants.c.review_opt_in,
-        )
-        .join(tenants, tenants.c.id == requests.c.tenant_id)
-        .where(requests.c.id == request_id)
-    ).one()
+    return connection.execute(_REQUEST, {"request_id": request_id}).one()
+
+
+_RECEIPT = select(receipts_table.c.request_id).where(
+    receipts_table.c.request_id == bindparam("request_id")
+)
 
 
 def _has_receipt(connection: Connection, request_id: str) -> bool:
-    found = connection.scalar(
-        select(receipts_table.c.request_id).where(receipts_table.c.request_id == request_id)
-    )
-    return found is not None
+    return connection.scalar(_RECEIPT, {"request_id": request_id}) is not None
 
 
 def _paid_lines(charge: Charge, settled: Settled) -> tuple[Line, ...]:
@@ -183,6 +188,9 @@ def _paid_lines(charge: Charge, settled: Settled) -> tuple[Line, ...]:
     return lines
 
 
+_RATED = insert(rated_lines)
+
+
 def _store(
     connection: Connection,
     summary: RequestSummary,
@@ -190,7 +198,7 @@ def _store(
     lines: tuple[Line, ...],
 ) -> None:
     connection.execute(
-        insert(rated_lines),
+        _RATED,
         [
             {
                 "request_id": summary.request_id,

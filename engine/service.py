@@ -24,6 +24,8 @@ from engine.scheduler.admission import Limits
 
 log = structlog.get_logger(__name__)
 
+GATHER_S = 0.05  # how long steps that nobody waits for are gathered: a tick of a fluent stream
+
 
 class EngineService:
     """Runs one model. Every request that `submit` takes ends in exactly one finish record."""
@@ -41,7 +43,7 @@ class EngineService:
         self._model_path = Path(model_path)
         self._config = config
         self._on_failure = on_failure
-        self._delivery = StepDelivery(observer, on_failure=self._undeliverable)
+        self._delivery = StepDelivery(observer, on_failure=self._undeliverable, gather_s=GATHER_S)
         self._changed = Condition()
         self._inbox: deque[tuple[GenerationRequest, tuple[LogitsProcessor, ...]]] = deque()
         self._cancelled: deque[str] = deque()

@@ -2,18 +2,24 @@
 
 Writers open `transaction`, readers `snapshot`; nothing below the caller commits. SQLite writers
 take the write lock at BEGIN, because a deferred transaction that upgrades fails at once with
-SQLITE_BUSY however long the busy timeout is.
+SQLITE_BUSY however long the busy timeout is. Those of one process wait for each other's lock, which
+wakes them at once: SQLite would have them sleep, and look again.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, create_engine, event
 
 BUSY_TIMEOUT_MS = 10_000
+
+_locks: WeakKeyDictionary[Engine, threading.Lock] = WeakKeyDictionary()
+_creating = threading.Lock()
 
 
 def open_database(url: str) -> Engine:
@@ -32,7 +38,7 @@ def open_database(url: str) -> Engine:
 @contextmanager
 def transaction(database: Engine) -> Iterator[Connection]:
     """A write transaction: commits at the end of the block, rolls back on any exception."""
-    with database.connect() as connection:
+    with _turn(database), database.connect() as connection:
         writer = connection.execution_options(dflash_write=True)
         with writer.begin():
             yield writer
@@ -49,6 +55,22 @@ def snapshot(database: Engine) -> Iterator[Connection]:
             )
         with reader.begin():
             yield reader
+
+
+@contextmanager
+def _turn(database: Engine) -> Iterator[None]:
+    """One writer at a time, where the database takes one only. Who waits too long tries at once."""
+    if database.dialect.name != "sqlite":
+        yield
+        return
+    with _creating:
+        lock = _locks.setdefault(database, threading.Lock())
+    has_turn = lock.acquire(timeout=BUSY_TIMEOUT_MS / 1000)
+    try:
+        yield
+    finally:
+        if has_turn:
+            lock.release()
 
 
 def _configure_sqlite(dbapi_connection: Any, _record: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -65,6 +66,13 @@ class Cover(Enum):
 class BudgetGate(Protocol):
     """Says whether a request may go on. Implemented by `billing.gate`."""
 
+    def reach(self, connection: Connection, request_ids: Collection[str]) -> Mapping[str, int]:
+        """Up to how many output tokens each hold covers, whatever they turn out to be.
+
+        As the holds are within the caller's transaction. What isn't named has to be asked for
+        block by block, of `cover`. Changes nothing.
+        """
+
     def cover(self, connection: Connection, stopped_here: RequestSummary) -> Cover:
         """Ensure the request's hold covers its charge if stopped here, extending it if needed.
 
@@ -76,8 +84,8 @@ class BudgetGate(Protocol):
 class BlockSink(Protocol):
     """Hands durable facts to whoever waits for them. Called after commit, never before."""
 
-    def deliver(self, block: CommittedBlock) -> None:
-        """Offer a committed block to its stream; returns at once."""
+    def deliver(self, request_id: str, blocks: Sequence[CommittedBlock]) -> None:
+        """Offer consecutive committed blocks of a request to its stream; returns at once."""
 
     def finish(self, summary: RequestSummary) -> None:
         """Say that the request is settled and its receipt can be read; returns at once."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, RowMapping, insert, select, update
+from sqlalchemy import Connection, RowMapping, bindparam, insert, select, update
 
 from engine.records import EngineInfo
 from metering import rollups
@@ -43,42 +43,57 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
     engine: EngineInfo | None = None  # what was to run it: a later engine says nothing of it
 
 
+_ADMIT = insert(requests)
+
+
 def admit(connection: Connection, admitted: AdmittedRequest) -> None:
     """Insert the request as admitted."""
     connection.execute(
-        insert(requests).values(
-            id=admitted.id,
-            tenant_id=admitted.tenant_id,
-            key_id=admitted.key_id,
-            model=admitted.model,
-            route=admitted.route,
-            tariff_version_id=admitted.tariff_version_id,
-            status=RequestStatus.ADMITTED.value,
-            parameters=_to_json(admitted.parameters),
-            prompt=_to_json(admitted.prompt),
-            input_tokens=admitted.input_tokens,
-            max_tokens=admitted.max_tokens,
-            max_cost_nano=admitted.max_cost_nano,
-            end_user=admitted.end_user,
-            tags=None if admitted.tags is None else _to_json(admitted.tags),
-            test_mode=admitted.test_mode,
-            started_at_us=admitted.started_at_us,
-            project_id=admitted.project_id,
-            engine=None
+        _ADMIT,
+        {
+            "id": admitted.id,
+            "tenant_id": admitted.tenant_id,
+            "key_id": admitted.key_id,
+            "model": admitted.model,
+            "route": admitted.route,
+            "tariff_version_id": admitted.tariff_version_id,
+            "status": RequestStatus.ADMITTED.value,
+            "parameters": _to_json(admitted.parameters),
+            "prompt": _to_json(admitted.prompt),
+            "input_tokens": admitted.input_tokens,
+            "max_tokens": admitted.max_tokens,
+            "max_cost_nano": admitted.max_cost_nano,
+            "end_user": admitted.end_user,
+            "tags": None if admitted.tags is None else _to_json(admitted.tags),
+            "test_mode": admitted.test_mode,
+            "started_at_us": admitted.started_at_us,
+            "project_id": admitted.project_id,
+            "engine": None
             if admitted.engine is None
             else msgspec.json.encode(admitted.engine).decode(),
-        )
+        },
     )
+
+
+_MARK_RUNNING = (
+    update(requests)
+    .where(requests.c.id.in_(bindparam("request_ids", expanding=True)))
+    .where(requests.c.status == RequestStatus.ADMITTED.value)
+    .values(status=RequestStatus.RUNNING.value)
+)
 
 
 def mark_running(connection: Connection, request_ids: Iterable[str]) -> None:
     """Move admitted requests on to running; others are left as they are."""
-    connection.execute(
-        update(requests)
-        .where(requests.c.id.in_(list(request_ids)))
-        .where(requests.c.status == RequestStatus.ADMITTED.value)
-        .values(status=RequestStatus.RUNNING.value)
-    )
+    connection.execute(_MARK_RUNNING, {"request_ids": list(request_ids)})
+
+
+_FINALISE = (
+    update(requests)
+    .where(requests.c.id == bindparam("request_id"))
+    .where(requests.c.status.in_([status.value for status in LIVE_STATUSES]))
+)
+_SUMMARISE = insert(request_summaries)
 
 
 def finalise(connection: Connection, summary: RequestSummary, output: str) -> None:
@@ -89,19 +104,18 @@ def finalise(connection: Connection, summary: RequestSummary, output: str) -> No
     if summary.status not in FINAL_STATUSES:
         raise ValueError(f"{summary.status} is not a final status")
     changed = connection.execute(
-        update(requests)
-        .where(requests.c.id == summary.request_id)
-        .where(requests.c.status.in_([status.value for status in LIVE_STATUSES]))
-        .values(
-            status=summary.status.value,
-            finish_reason=summary.finish_reason,
-            output=output,
-            ended_at_us=summary.ended_at_us,
-        )
+        _FINALISE,
+        {
+            "request_id": summary.request_id,
+            "status": summary.status.value,
+            "finish_reason": summary.finish_reason,
+            "output": output,
+            "ended_at_us": summary.ended_at_us,
+        },
     )
     if changed.rowcount != 1:
         raise UnknownRequest(summary.request_id)
-    connection.execute(insert(request_summaries).values(**_summary_row(summary)))
+    connection.execute(_SUMMARISE, _summary_row(summary))
     rollups.mark(connection, summary.tenant_id, summary.ended_at_us)
 
 

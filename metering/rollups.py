@@ -37,12 +37,13 @@ class RollupRow(msgspec.Struct, frozen=True):
     energy_uj: int | None
 
 
+_MARK = insert(rollup_marks)
+
+
 def mark(connection: Connection, tenant_id: str, ended_at_us: int) -> None:
     """Note that a minute has changed, in the transaction that changed it."""
     connection.execute(
-        insert(rollup_marks).values(
-            tenant_id=tenant_id, minute_us=ended_at_us - ended_at_us % MINUTE_US
-        )
+        _MARK, {"tenant_id": tenant_id, "minute_us": ended_at_us - ended_at_us % MINUTE_US}
     )
 
 

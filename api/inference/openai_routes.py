@@ -136,7 +136,7 @@ async def _answer(
 ) -> ASGIApp:
     logprobs = order.top_logprobs is not None
     include_usage = wire.stream_options is not None and wire.stream_options.include_usage
-    submitted = await gateway.submit(principal, order, key)
+    submitted = await gateway.submit(principal, order, key, shows_blocks=bool(wire.stream))
     live = submitted if isinstance(submitted, Live) else None
     request_ids = choice_ids(submitted.request_id, order.choices)
     reply_headers = replies.headers(submitted.request_id, replayed=live is None)

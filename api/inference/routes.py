@@ -62,7 +62,7 @@ async def generate(
     """Generate within credit. A client that disconnects pays for the blocks committed before."""
     order = await asyncio.to_thread(read_order, gateway.served, data)
     key = IdempotencyKey.of(idempotency_key, await request.body())
-    submitted = await gateway.submit(principal, order, key)
+    submitted = await gateway.submit(principal, order, key, shows_blocks=bool(data.stream))
     request_id = submitted.request_id
     live = submitted if isinstance(submitted, Live) else None
     reply_headers = replies.headers(request_id, replayed=live is None)

@@ -68,9 +68,9 @@ class Shown:
     def __init__(self, audience: Audience) -> None:
         self._audience = audience
 
-    def deliver(self, block: CommittedBlock) -> None:
+    def deliver(self, request_id: str, blocks: Sequence[CommittedBlock]) -> None:
         """Note what is durable and may be shown."""
-        self._audience.see(block.request_id, len(block.token_ids))
+        self._audience.see(request_id, sum(len(block.token_ids) for block in blocks))
 
     def finish(self, summary: RequestSummary) -> None:
         """A run is over before its last receipt: nobody waits here for those."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, bindparam, select, update
 
 from billing import periods
 from billing.invoices.tables import billing_periods
@@ -74,17 +74,20 @@ def begin(connection: Connection, tenant_id: str, period: Period, now_us: int) -
     )
 
 
+_NOTE = (
+    update(billing_periods)
+    .where(
+        billing_periods.c.tenant_id == bindparam("of_tenant"),
+        billing_periods.c.start_us <= bindparam("at_us"),
+        billing_periods.c.end_us > bindparam("at_us"),
+    )
+    .values(late=billing_periods.c.late + 1)
+)
+
+
 def note(connection: Connection, tenant_id: str, at_us: int) -> None:
     """Count something booked at this event time, if its period was closed; else change nothing."""
-    connection.execute(
-        update(billing_periods)
-        .where(
-            billing_periods.c.tenant_id == tenant_id,
-            billing_periods.c.start_us <= at_us,
-            billing_periods.c.end_us > at_us,
-        )
-        .values(late=billing_periods.c.late + 1)
-    )
+    connection.execute(_NOTE, {"of_tenant": tenant_id, "at_us": at_us})
 
 
 def is_closed(connection: Connection, tenant_id: str, label: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from billing.credit_tables import credit_terms
 from billing.ledger import balances
@@ -10,14 +10,15 @@ from billing.money import format_nano
 from billing.notices import NoticeType, announce
 from metering import clock
 
+_LINE = select(credit_terms.c.alert_below_nano, credit_terms.c.alerted_at_us).where(
+    credit_terms.c.tenant_id == bindparam("tenant_id"),
+    credit_terms.c.alert_below_nano.is_not(None),
+)
+
 
 def balance(connection: Connection, tenant_id: str) -> None:
     """Announce a low balance, or note that it has risen. Runs under the tenant's lock."""
-    row = connection.execute(
-        select(credit_terms.c.alert_below_nano, credit_terms.c.alerted_at_us).where(
-            credit_terms.c.tenant_id == tenant_id, credit_terms.c.alert_below_nano.is_not(None)
-        )
-    ).one_or_none()
+    row = connection.execute(_LINE, {"tenant_id": tenant_id}).one_or_none()
     if row is None:
         return
     current = balances.balance(connection, tenant_id)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, Insert, bindparam, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from billing.credit_tables import fundings, grants
@@ -39,6 +40,11 @@ class Source:
     free_nano: int
 
 
+_GRANTS_LEFT = select(grants).where(
+    grants.c.tenant_id == bindparam("tenant_id"), grants.c.remaining_nano > 0
+)
+
+
 def sources(
     connection: Connection,
     tenant_id: str,
@@ -52,9 +58,7 @@ def sources(
     it is paused, but for a request that was admitted before.
     """
     now = clock.now_us()
-    rows = connection.execute(
-        select(grants).where(grants.c.tenant_id == tenant_id, grants.c.remaining_nano > 0)
-    ).all()
+    rows = connection.execute(_GRANTS_LEFT, {"tenant_id": tenant_id}).all()
     paid = sum(row.remaining_nano for row in rows if row.kind == PAID)
     ordered = [
         (
@@ -115,19 +119,30 @@ def draw(
     return taken
 
 
+_TAKEN = (
+    select(fundings.c.source, fundings.c.amount_nano, grants.c.kind)
+    .select_from(fundings)
+    .outerjoin(grants, grants.c.id == fundings.c.source)
+    .where(fundings.c.request_id == bindparam("request_id"))
+    .order_by(fundings.c.position.desc())
+)
+_RETURN = (
+    update(fundings)
+    .where(
+        fundings.c.request_id == bindparam("of_request"),
+        fundings.c.source == bindparam("of_source"),
+    )
+    .values(amount_nano=fundings.c.amount_nano - bindparam("part_nano"))
+)
+
+
 def give_back(connection: Connection, request_id: str, amount_nano: int) -> ByAccount:
     """Return a part of what a request's hold took, the last taken first; to which accounts.
 
     Paid credit whose grant has expired meanwhile returns as plain credit; promotional credit
     returns to its grant, and expires with it. The caller books the transfers.
     """
-    rows = connection.execute(
-        select(fundings.c.source, fundings.c.amount_nano, grants.c.kind)
-        .select_from(fundings)
-        .outerjoin(grants, grants.c.id == fundings.c.source)
-        .where(fundings.c.request_id == request_id)
-        .order_by(fundings.c.position.desc())
-    ).all()
+    rows = connection.execute(_TAKEN, {"request_id": request_id}).all()
     returned: ByAccount = {}
     left = amount_nano
     for source, held, kind in rows:
@@ -138,9 +153,7 @@ def give_back(connection: Connection, request_id: str, amount_nano: int) -> ByAc
         account = _account(source, kind)
         returned[account] = returned.get(account, 0) + part
         connection.execute(
-            update(fundings)
-            .where(fundings.c.request_id == request_id, fundings.c.source == source)
-            .values(amount_nano=fundings.c.amount_nano - part)
+            _RETURN, {"of_request": request_id, "of_source": source, "part_nano": part}
         )
         if kind == "promotional" or not _has_expired(connection, source):
             _add_to_grant(connection, source, part)
@@ -172,8 +185,11 @@ def _account(source: str, kind: str | None) -> AccountKind:
     return AccountKind.ACCRUED if source == RECEIVABLE else AccountKind.TENANT_CREDIT
 
 
+_EXPIRY = select(grants.c.expires_at_us).where(grants.c.id == bindparam("grant_id"))
+
+
 def _has_expired(connection: Connection, source: str) -> bool:
-    expires = connection.scalar(select(grants.c.expires_at_us).where(grants.c.id == source))
+    expires = connection.scalar(_EXPIRY, {"grant_id": source})
     return expires is not None and expires <= clock.now_us()
 
 
@@ -188,20 +204,25 @@ def _add_to_grant(connection: Connection, source: str, amount_nano: int) -> None
 
 
 def _add_to_funding(connection: Connection, request_id: str, source: str, amount_nano: int) -> None:
-    last = select(func.coalesce(func.max(fundings.c.position) + 1, 0)).where(
-        fundings.c.request_id == request_id
-    )
-    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     connection.execute(
-        insert(fundings)
-        .values(
-            request_id=request_id,
-            source=source,
-            position=last.scalar_subquery(),
-            amount_nano=amount_nano,
-        )
-        .on_conflict_do_update(
-            index_elements=["request_id", "source"],
-            set_={"amount_nano": fundings.c.amount_nano + amount_nano},
-        )
+        _funding(connection.dialect.name),
+        {
+            "request_id": request_id,
+            "source": source,
+            "amount_nano": amount_nano,
+            "of_request": request_id,
+        },
+    )
+
+
+@cache
+def _funding(dialect: str) -> Insert:
+    last = select(func.coalesce(func.max(fundings.c.position) + 1, 0)).where(
+        fundings.c.request_id == bindparam("of_request")
+    )
+    insert = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    added = insert(fundings).values(position=last.scalar_subquery())
+    return added.on_conflict_do_update(
+        index_elements=["request_id", "source"],
+        set_={"amount_nano": fundings.c.amount_nano + added.excluded.amount_nano},
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from billing.ledger.accounts import Account, AccountKind
 from billing.tables import holds
@@ -47,18 +47,19 @@ class Settled:
     fee_paid: bool  # also where there was no fee
 
 
+_HOLD = select(
+    holds.c.request_id,
+    holds.c.tenant_id,
+    holds.c.currency,
+    holds.c.amount_nano,
+    holds.c.ceiling_nano,
+    holds.c.posted_nano,
+    holds.c.state,
+    holds.c.expires_at_us,
+).where(holds.c.request_id == bindparam("request_id"))
+
+
 def find(connection: Connection, request_id: str) -> Hold | None:
     """The request's hold, or null."""
-    row = connection.execute(
-        select(
-            holds.c.request_id,
-            holds.c.tenant_id,
-            holds.c.currency,
-            holds.c.amount_nano,
-            holds.c.ceiling_nano,
-            holds.c.posted_nano,
-            holds.c.state,
-            holds.c.expires_at_us,
-        ).where(holds.c.request_id == request_id)
-    ).one_or_none()
+    row = connection.execute(_HOLD, {"request_id": request_id}).one_or_none()
     return None if row is None else replace(Hold(*row), state=HoldState(row.state))

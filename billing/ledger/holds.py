@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby
 
-from sqlalchemy import Connection, and_, func, insert, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, update
 
 from billing import budgets
 from billing.errors import HoldConflict, InsufficientCredit, PaymentOverdue
@@ -38,6 +38,10 @@ __all__ = [
     "settle",
     "void",
 ]
+
+
+_PLACE = insert(holds)
+_CHANGE = update(holds).where(holds.c.request_id == bindparam("of_request"))
 
 
 def place(
@@ -78,17 +82,18 @@ def place(
     limits = budgets.applying(connection, request_id) if amount_nano else []
     budgets.check(limits, amount_nano)
     connection.execute(
-        insert(holds).values(
-            request_id=request_id,
-            tenant_id=tenant_id,
-            currency=currency,
-            amount_nano=amount_nano,
-            ceiling_nano=ceiling_nano,
-            posted_nano=0,
-            state=HoldState.PENDING.value,
-            expires_at_us=expires_at_us,
-            created_at_us=clock.now_us(),
-        )
+        _PLACE,
+        {
+            "request_id": request_id,
+            "tenant_id": tenant_id,
+            "currency": currency,
+            "amount_nano": amount_nano,
+            "ceiling_nano": ceiling_nano,
+            "posted_nano": 0,
+            "state": HoldState.PENDING.value,
+            "expires_at_us": expires_at_us,
+            "created_at_us": clock.now_us(),
+        },
     )
     _reserve(
         connection,
@@ -139,9 +144,7 @@ def extend(
         limits=limits,
         amount_nano=more,
     )
-    connection.execute(
-        update(holds).where(holds.c.request_id == request_id).values(amount_nano=wanted)
-    )
+    connection.execute(_CHANGE, {"of_request": request_id, "amount_nano": wanted})
     return replace(hold, amount_nano=wanted)
 
 
@@ -289,15 +292,18 @@ def _locked(connection: Connection, request_id: str) -> tuple[Hold, list[Source]
     )
 
 
+_BOOKED = select(transfers.c.id, transfers.c.amount_nano).where(
+    transfers.c.transaction_id == bindparam("transaction_id")
+)
+
+
 def _settled_before(
     connection: Connection, request_id: str, charge_nano: int, fee_nano: int
 ) -> Settled | None:
     booked = {
         transfer_id.rpartition("/")[2]: amount
         for transfer_id, amount in connection.execute(
-            select(transfers.c.id, transfers.c.amount_nano).where(
-                transfers.c.transaction_id == f"{request_id}/settlement"
-            )
+            _BOOKED, {"transaction_id": f"{request_id}/settlement"}
         )
     }
     if not booked:
@@ -381,13 +387,13 @@ def _resolved(
     connection: Connection, hold: Hold, state: HoldState, amount_nano: int, posted_nano: int
 ) -> Hold:
     connection.execute(
-        update(holds)
-        .where(holds.c.request_id == hold.request_id)
-        .values(
-            amount_nano=amount_nano,
-            posted_nano=posted_nano,
-            state=state.value,
-            resolved_at_us=clock.now_us(),
-        )
+        _CHANGE,
+        {
+            "of_request": hold.request_id,
+            "amount_nano": amount_nano,
+            "posted_nano": posted_nano,
+            "state": state.value,
+            "resolved_at_us": clock.now_us(),
+        },
     )
     return replace(hold, amount_nano=amount_nano, posted_nano=posted_nano, state=state)

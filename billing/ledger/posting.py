@@ -58,6 +58,17 @@ class Transfer:
     reverses_id: str | None = None
 
 
+_MOVE = (
+    update(accounts)
+    .where(accounts.c.id == bindparam("account_id"))
+    .values(
+        debits_nano=accounts.c.debits_nano + bindparam("debits"),
+        credits_nano=accounts.c.credits_nano + bindparam("credits"),
+    )
+)
+_BOOK = insert(transfers)
+
+
 def post(connection: Connection, transaction_id: str, wanted: Sequence[Transfer]) -> bool:
     """Book transfers as one transaction, within the caller's; false if booked before.
 
@@ -81,19 +92,14 @@ def post(connection: Connection, transaction_id: str, wanted: Sequence[Transfer]
             raise Overdraft(account.id, debits - credits, sides.balance_nano)
         _check_room(account, sides, debits, credits)
     connection.execute(
-        update(accounts)
-        .where(accounts.c.id == bindparam("account_id"))
-        .values(
-            debits_nano=accounts.c.debits_nano + bindparam("debits"),
-            credits_nano=accounts.c.credits_nano + bindparam("credits"),
-        ),
+        _MOVE,
         [
             {"account_id": account.id, "debits": debits, "credits": credits}
             for account, (debits, credits) in deltas.items()
         ],
     )
     booked_at_us = clock.now_us()
-    connection.execute(insert(transfers), [row | {"booked_at_us": booked_at_us} for row in rows])
+    connection.execute(_BOOK, [row | {"booked_at_us": booked_at_us} for row in rows])
     return True
 
 
@@ -141,14 +147,15 @@ def _to_row(transaction_id: str, transfer: Transfer) -> dict[str, Any]:
     }
 
 
+_BOOKED = select(transfers).where(transfers.c.id.in_(bindparam("transfer_ids", expanding=True)))
+
+
 def _booked(connection: Connection, transaction_id: str, rows: Sequence[dict[str, Any]]) -> bool:
     """Whether exactly these transfers are booked; raises when only some, or others, are."""
     wanted = {row["id"]: _body(row) for row in rows}
     stored = {
         row["id"]: _body(row)
-        for row in connection.execute(
-            select(transfers).where(transfers.c.id.in_(list(wanted)))
-        ).mappings()
+        for row in connection.execute(_BOOKED, {"transfer_ids": list(wanted)}).mappings()
     }
     if not stored:
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from billing.credit_tables import credit_terms
 from billing.errors import InvalidAmount, UnknownTenant
@@ -28,15 +28,16 @@ class Terms:
 PREPAID = Terms(0, None)
 
 
+_TERMS = select(
+    credit_terms.c.receivable_limit_nano,
+    credit_terms.c.alert_below_nano,
+    credit_terms.c.paused_at_us,
+).where(credit_terms.c.tenant_id == bindparam("tenant_id"))
+
+
 def terms_of(connection: Connection, tenant_id: str) -> Terms:
     """The tenant's terms; prepaid where none were ever set."""
-    row = connection.execute(
-        select(
-            credit_terms.c.receivable_limit_nano,
-            credit_terms.c.alert_below_nano,
-            credit_terms.c.paused_at_us,
-        ).where(credit_terms.c.tenant_id == tenant_id)
-    ).one_or_none()
+    row = connection.execute(_TERMS, {"tenant_id": tenant_id}).one_or_none()
     return PREPAID if row is None else Terms(*row)
 
 

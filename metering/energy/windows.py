@@ -138,11 +138,13 @@ class WindowCloser:
         start_ns = self._begin()
         if start_ns is None or until_ns <= start_ns:
             return
-        boundary_ns = min(max(start_ns, self._given_up_ns), until_ns)
-        for segment in self._meter.segments(start_ns, boundary_ns):
-            window = self._window(segment)
-            window.external_uj += segment.external_uj
-            window.unattributed_uj += segment.own_uj
+        boundary_ns = start_ns
+        if start_ns < self._given_up_ns:
+            boundary_ns = min(self._given_up_ns, until_ns)
+            for segment in self._meter.segments(start_ns, boundary_ns):
+                window = self._window(segment)
+                window.external_uj += segment.external_uj
+                window.unattributed_uj += segment.own_uj
         for segment in self._meter.segments(boundary_ns, until_ns):
             window = self._window(segment)
             window.external_uj += segment.external_uj

@@ -70,6 +70,7 @@ class Batch:
         self.drafts: dict[str, Draft] = {}
         self.counts = Counts()
         self.pending: list[PendingStep] = []
+        self._reach: dict[str, int] = {}  # output tokens that are covered without asking
 
     def write(self, connection: Connection, uncounted: Counts) -> None:
         """Work everything out and write it; `uncounted` are counts that an earlier batch owes.
@@ -81,6 +82,8 @@ class Batch:
 
     def work_out(self, connection: Connection) -> None:
         """Fold the steps, and cut what is not covered; only the gate may write by this."""
+        emitting = {block.request_id for step in self._steps for block in step.blocks}
+        self._reach = dict(self._around.gate.reach(connection, emitting)) if emitting else {}
         for step in self._steps:
             self._step(connection, step)
 
@@ -174,9 +177,17 @@ class Batch:
 
     def _try(self, connection: Connection, draft: Draft, body: BlockBody) -> Cover:
         """Commit this much of a block if the hold covers the request with it."""
-        meter = draft.meter.copy()
+        output_tokens = draft.meter.drafting.emitted_tokens + len(body.token_ids)
+        reaches = output_tokens <= self._reach.get(body.request_id, -1)
+        # The live request's own meter stays as it is until the batch is durable.
+        is_own = draft.meter is not draft.live.meter
+        meter = draft.meter if reaches and is_own else draft.meter.copy()
         effect = meter.fold_block(body)
-        cover = self._around.gate.cover(connection, self._stopped_here(meter))
+        cover = Cover.COVERED
+        if not reaches:
+            cover = self._around.gate.cover(connection, self._stopped_here(meter))
+        if cover and not reaches:
+            self._reach |= self._around.gate.reach(connection, (body.request_id,))
         if cover:
             draft.meter = meter
             draft.blocks.append((body, effect))

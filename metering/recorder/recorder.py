@@ -297,11 +297,13 @@ class Recorder:
         return endings.finished(finish.reason, finish.detail)
 
     def _deliver(self, draft: Draft) -> None:
-        for body, effect in draft.blocks:
-            try:
-                self._sink.deliver(committed(body, effect))
-            except Exception:
-                log.exception("block.undelivered", request_id=body.request_id)
+        if not draft.blocks:
+            return
+        request_id = draft.live.admitted.id
+        try:
+            self._sink.deliver(request_id, [committed(*block) for block in draft.blocks])
+        except Exception:
+            log.exception("blocks.undelivered", request_id=request_id)
 
     def _cancel_in_engine(self, request_id: str) -> None:
         if self._canceller is None:

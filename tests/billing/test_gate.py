@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -195,3 +196,59 @@ def test_energy_that_settles_late_is_covered_already(connection: Connection) -> 
     so_far = stopped(unit(9, "fragment"))
     assert gate.cover(connection, so_far) is Cover.COVERED
     assert held(connection) >= INPUT + 9 * TOKEN
+
+
+def test_how_far_a_first_hold_reaches_is_known_once_it_was_asked_for(
+    connection: Connection,
+) -> None:
+    gate = admitted(connection)
+    assert gate.reach(connection, ["req_1"]) == {}
+    assert gate.cover(connection, stopped(unit(1, "fragment"))) is Cover.COVERED
+    assert gate.reach(connection, ["req_1", "req_2"]) == {"req_1": 8}
+
+
+def test_a_hold_that_was_raised_reaches_further(connection: Connection) -> None:
+    gate = admitted(connection)
+    assert gate.cover(connection, stopped(unit(9, "fragment"))) is Cover.COVERED
+    assert gate.reach(connection, ["req_1"]) == {"req_1": 17}
+
+
+def test_a_reach_that_was_rolled_back_with_its_hold_is_not_relied_on(database: Engine) -> None:
+    with transaction(database) as connection:
+        gate = admitted(connection)
+        assert gate.cover(connection, stopped(unit(1, "fragment"))) is Cover.COVERED
+    with suppress(ZeroDivisionError), transaction(database) as connection:
+        assert gate.cover(connection, stopped(unit(9, "fragment"))) is Cover.COVERED
+        raise ZeroDivisionError
+    with transaction(database) as connection:
+        assert held(connection) == INPUT + 8 * TOKEN
+        assert gate.reach(connection, ["req_1"]) == {}
+
+
+def test_an_expired_hold_and_a_late_opt_in_reach_nowhere(connection: Connection) -> None:
+    gate = admitted(connection)
+    assert gate.cover(connection, stopped(unit(1, "fragment"))) is Cover.COVERED
+    connection.execute(update(tenants).values(review_opt_in=True))
+    assert gate.reach(connection, ["req_1"]) == {}
+    connection.execute(update(tenants).values(review_opt_in=False))
+    assert gate.reach(connection, ["req_1"]) == {"req_1": 8}
+    holds.expire(connection, FAR_US)
+    assert gate.reach(connection, ["req_1"]) == {}
+
+
+def test_a_test_mode_request_reaches_its_end(connection: Connection) -> None:
+    gate = admitted(connection, credit=0, test_mode=True, max_tokens=90)
+    assert gate.reach(connection, ["req_1"]) == {"req_1": 90}
+
+
+def test_a_reach_that_is_forgotten_is_worked_out_again(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("billing.gate.REACHES_MAX", 1)
+    gate = admitted(connection)
+    second = add_request(connection, "req_2")
+    gate.admit(connection, second, expires_at_us=FAR_US)
+    for request_id in ("req_1", "req_2"):
+        so_far = stopped(unit(1, "fragment"), request_id=request_id)
+        assert gate.cover(connection, so_far) is Cover.COVERED
+    assert gate.reach(connection, ["req_1", "req_2"]) == {"req_2": 8}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from billing import tariffs as documents
-from billing.quotes import expected, if_stopped, next_tokens, worst_case
+from billing.quotes import expected, if_stopped, next_tokens, tokens_within, worst_case
 from billing.rating import Component, rate
 from billing.tariffs import Tariff
 from metering.events import EndedBy, EnergyClass, RequestStatus, RequestSummary
@@ -106,6 +106,19 @@ def test_the_next_tokens_bound_the_charge_after_any_of_them(
     )
     assert if_stopped(tariff, later, review=fee) <= bound
     assert rate(later, tariff, review_fee=fee).total_nano <= bound
+
+
+@given(summaries(), tariffs(), st.integers(-1, 64), st.integers(0, 64), st.booleans())
+def test_an_amount_is_sure_for_exactly_the_next_tokens_that_it_bounds(
+    request: RequestSummary, tariff: Tariff, sure: int, most: int, fee: bool
+) -> None:
+    nano = next_tokens(tariff, request, 0, review=fee) - 1
+    if sure >= 0:
+        nano = next_tokens(tariff, request, sure, review=fee)
+    found = tokens_within(tariff, request, nano, most, review=fee)
+    assert min(sure, most) <= found <= most
+    assert found < 0 or next_tokens(tariff, request, found, review=fee) <= nano
+    assert found == most or next_tokens(tariff, request, found + 1, review=fee) > nano
 
 
 @given(tariffs(), counts, counts, counts, counts, st.booleans())

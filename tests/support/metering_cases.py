@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -183,6 +183,10 @@ class Gate:
     short: Cover = Cover.MAX_COST
     seen: list[RequestSummary] = field(default_factory=list)
     fault: Callable[[RequestSummary], None] = lambda summary: None
+    reaches: dict[str, int] = field(default_factory=dict)  # tokens for which nobody is asked
+
+    def reach(self, connection: Connection, request_ids: Collection[str]) -> dict[str, int]:
+        return {name: most for name, most in self.reaches.items() if name in request_ids}
 
     def cover(self, connection: Connection, stopped_here: RequestSummary) -> Cover:
         self.seen.append(stopped_here)
@@ -199,8 +203,9 @@ class Sink:
         self.summaries: dict[str, RequestSummary] = {}
         self._changed = threading.Condition()
 
-    def deliver(self, block: CommittedBlock) -> None:
-        self.blocks.append(block)
+    def deliver(self, request_id: str, blocks: Sequence[CommittedBlock]) -> None:
+        assert {block.request_id for block in blocks} == {request_id}
+        self.blocks.extend(blocks)
 
     def finish(self, summary: RequestSummary) -> None:
         with self._changed:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from metering_cases import Gate, Rig, block, finish, recorder_rig, step
 from sqlalchemy import Engine, select
+from sqlalchemy.exc import OperationalError
 
 from engine.records import FinishReason, Work
 from metering import event_log, queries
@@ -120,3 +121,42 @@ def test_a_cut_through_a_code_point_shows_a_replacement(rig: Rig) -> None:
     rig.gate.tokens_max["req_1"] = 2
     rig.recorder.on_steps([step(0, block(0, "a", b"\xe5\xa5", b"\xbd"))])
     assert rig.sink.text() == "a\ufffd"
+
+
+def test_the_gate_is_asked_only_beyond_what_a_hold_reaches(rig: Rig) -> None:
+    rig.track("req_1")
+    rig.gate.reaches["req_1"] = 3
+    rig.gate.tokens_max["req_1"] = 5
+    rig.recorder.on_steps([step(0, block(0, "a", "b"))])
+    rig.recorder.on_steps([step(1, block(1, "c")), step(2, block(2, "d"))])
+    assert [asked.output_tokens for asked in rig.gate.seen] == [4]
+    rig.recorder.on_steps([step(3, block(3, "e", "f"))])
+    assert rig.sink.text() == "abcde"
+    assert rig.canceller.cancelled == ["req_1"]
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_what_was_covered_without_asking_is_not_kept_of_a_batch_that_failed(
+    rig: Rig, attempts: int
+) -> None:
+    """Blocks of one batch share a meter, and a batch that is tried again begins anew."""
+    rig.track("req_1", "req_2")
+    rig.gate.reaches = {"req_1": 9, "req_2": 1}
+    left = [attempts]
+
+    def fault(summary: RequestSummary) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OperationalError("SELECT", None, Exception("the database is away"))
+
+    rig.gate.fault = fault
+    rig.recorder.on_steps(
+        [
+            step(0, block(0, "a", "b"), block(0, "x", request_id="req_2")),
+            step(1, block(1, "c"), block(1, "y", request_id="req_2")),
+        ]
+    )
+    assert (rig.sink.text("req_1"), rig.sink.text("req_2")) == ("abc", "xy")
+    rig.recorder.on_steps([step(2, finishes=[finish(blocks=2, tokens=3)])])
+    summary = rig.sink.wait_for("req_1")
+    assert (summary.output_tokens, summary.blocks) == (3, 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from metering_cases import (
@@ -21,6 +21,7 @@ from metering import event_log, queries
 from metering.committed_blocks import replay
 from metering.database import snapshot
 from metering.events import ConfidenceTier, EndedBy, RequestStatus, UnitState
+from metering.protocols import CommittedBlock
 from metering.request_meter import summary_of
 from metering.review_rule import ReviewRule
 from metering.tables import engine_counters, requests, usage_events
@@ -78,14 +79,15 @@ def test_a_block_is_durable_before_it_is_delivered(rig: Rig) -> None:
     stored_at_delivery = []
     deliver = rig.sink.deliver
 
-    def look_and_deliver(committed: object) -> None:
+    def look_and_deliver(request_id: str, committed: Sequence[CommittedBlock]) -> None:
         with snapshot(rig.database) as connection:
             stored_at_delivery.append(connection.scalar(select(func.count(usage_events.c.seq))))
-        deliver(committed)  # type: ignore[arg-type]
+        deliver(request_id, committed)
 
-    rig.sink.deliver = look_and_deliver  # type: ignore[method-assign,assignment]
+    rig.sink.deliver = look_and_deliver  # type: ignore[method-assign]
     rig.recorder.on_steps([step(0, block(0, "a")), step(1, block(1, "b"))])
-    assert stored_at_delivery == [2, 2]
+    assert stored_at_delivery == [2]
+    assert [each.text for each in rig.sink.blocks] == ["a", "b"]
 
 
 def test_the_first_block_moves_the_row_to_running(rig: Rig) -> None:
