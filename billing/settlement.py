@@ -135,6 +135,7 @@ class Settlement:
             engine=engine,
             review=None if order is None else order.terms,
             parameters=parameters,
+            salt=request.content_salt,
             test_mode=request.test_mode,
         )
         alerts.balance(connection, summary.tenant_id)
@@ -154,6 +155,7 @@ _REQUEST = (
         requests.c.test_mode,
         requests.c.parameters,
         requests.c.engine,
+        requests.c.content_salt,
         tenants.c.currency,
         tenants.c.review_opt_in,
     )

@@ -1,4 +1,4 @@
-"""Charges added up by the hour, and what happens when an invoice is not paid.
+"""Charges added up by the hour, what happens when an invoice is not paid, and salts of content.
 
 Revision overdue, after engines.
 """
@@ -78,10 +78,12 @@ def upgrade() -> None:
         "invoice_issuer", sa.Column("pause_days", sa.Integer(), server_default=sa.text("14"))
     )
     op.add_column("credit_terms", sa.Column("paused_at_us", sa.BigInteger()))
+    op.add_column("requests", sa.Column("content_salt", sa.String(64)))
 
 
 def downgrade() -> None:
     """Drop them."""
+    op.drop_column("requests", "content_salt")
     op.drop_column("credit_terms", "paused_at_us")
     op.drop_column("invoice_issuer", "pause_days")
     op.drop_column("invoice_issuer", "reminder_days")
