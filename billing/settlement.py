@@ -164,7 +164,9 @@ _REQUEST = (
 )
 
 
-def _request(connection: Connection, request_id: str) -> Row[bool, str, str | None, str, bool]:
+def _request(
+    connection: Connection, request_id: str
+) -> Row[bool, str, str | None, str | None, str, bool]:
     return connection.execute(_REQUEST, {"request_id": request_id}).one()
 
 
