@@ -23,7 +23,7 @@ from billing.ledger.accounts import lock_tenant
 from billing.review_items import Delivery
 from engine.records import EngineInfo
 from engine.requests import GenerationRequest
-from metering import clock
+from metering import clock, content_hash
 from metering import requests as usage_requests
 from metering.database import transaction
 from metering.requests import AdmittedRequest
@@ -123,6 +123,7 @@ class Admission:
                     started_at_us=now,
                     project_id=project_id,
                     engine=self.engine(),
+                    content_salt=content_hash.new_salt(),
                 )
                 for choice, choice_id in enumerate(choice_ids(request_id, order.choices))
             ]

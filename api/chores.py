@@ -1,5 +1,5 @@
-"""What the gateway does beside its requests: rating reported usage, rolling usage up, erasing
-and telling.
+"""What the gateway does beside its requests: rating reported usage, rolling usage up, erasing,
+reminding and telling.
 
 Round after round, each kind in a thread of its own; a step that fails is logged and tried again in
 the next one. Steps are safe beside another process that takes the same.
@@ -14,7 +14,8 @@ import structlog
 from sqlalchemy import Engine as Database
 
 from api.webhooks.sending import Sender
-from billing import outside, retention
+from billing import charged_hours, outside, retention
+from billing.invoices import dunning
 from billing.settlement import Settlement
 from metering import clock, rollups
 from metering.database import transaction
@@ -22,7 +23,7 @@ from metering.database import transaction
 log = structlog.get_logger(__name__)
 
 ROUND_S = 2.0
-ERASE_US = 3600 * 10**6  # what is due is looked for this often: it reads a lot
+HOUR_US = 3600 * 10**6
 
 
 class Chores:
@@ -63,7 +64,9 @@ class Chores:
 
 
 def usage_chores(database: Database, settlement: Settlement) -> Chores:
-    """Rate what other engines reported, roll usage up, and erase what is kept no longer."""
+    """Rate what other engines reported, roll usage and charges up, erase what is kept no
+    longer, and remind of what is due.
+    """
 
     def rate() -> bool:
         done = outside.settle_waiting(database, settlement)
@@ -75,24 +78,48 @@ def usage_chores(database: Database, settlement: Settlement) -> Chores:
         with transaction(database) as connection:
             return rollups.refresh(connection) > 0
 
-    due_us = 0
+    def count_charges() -> bool:
+        return charged_hours.count(database, clock.now_us()) > 0
 
     def erase() -> bool:
-        nonlocal due_us
         now = clock.now_us()
-        if now < due_us:
-            return False
         with transaction(database) as connection:
             more = retention.sweep(connection, now) > 0
             if not more:
                 outside.forget_detail(connection, now)
-                due_us = now + ERASE_US
         return more
 
-    return Chores("usage", [rate, roll_up, erase])
+    def remind() -> bool:
+        for told in dunning.run(database):
+            log.info(
+                "invoice.reminded",
+                tenant_id=told.tenant_id,
+                invoices=told.numbers,
+                credit_paused=told.is_paused,
+            )
+        return False
+
+    return Chores("usage", [rate, roll_up, count_charges, _hourly(erase), _hourly(remind)])
 
 
 def webhook_chores(database: Database, *, allow_private: bool) -> Chores:
     """Tell tenants what they want to hear of; slow receivers keep nothing else waiting."""
     sender = Sender(database, allow_private=allow_private)
     return Chores("webhooks", [lambda: sender.round() > 0])
+
+
+def _hourly(step: Callable[[], bool]) -> Callable[[], bool]:
+    """The step, once an hour until it has no more to do: for what reads a lot."""
+    due_us = 0
+
+    def stepped() -> bool:
+        nonlocal due_us
+        now_us = clock.now_us()
+        if now_us < due_us:
+            return False
+        more = step()
+        if not more:
+            due_us = now_us + HOUR_US
+        return more
+
+    return stepped

@@ -74,6 +74,9 @@ TABLE: Mapping[type[Exception], Problem] = {
     billing_errors.InsufficientCredit: Problem(
         402, "insufficient_credit", "The credit does not cover this request"
     ),
+    billing_errors.PaymentOverdue: Problem(
+        402, "payment_overdue", "An invoice is overdue: nothing more is had on account"
+    ),
     billing_errors.BudgetExhausted: Problem(
         402, "budget_exhausted", "A budget does not let this request through"
     ),

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 
 from sqlalchemy import Connection, RowMapping, bindparam, insert, or_, select, update
 
 from billing import tariffs
 from billing.errors import NoTariff, TariffConflict, UnknownTenant
+from billing.invoices import closed_periods
+from billing.ledger.accounts import lock_tenant
 from billing.tables import tariff_versions, tenant_tariffs
 from billing.tariffs import Tariff
 from metering import clock
@@ -103,7 +106,7 @@ def publish(
 
     Publishing the latest document again changes nothing and returns its version. Raises
     TariffConflict when the version would not come after its predecessor, would reprice requests
-    that were admitted already, or changes the currency.
+    that were admitted already or a month that is closed, or changes the currency.
     """
     sha256 = tariffs.document_sha256(tariff)
     known = versions(connection, tariff.name)
@@ -136,8 +139,8 @@ def publish(
 def assign(connection: Connection, tenant_id: str, tariff_name: str, from_us: int) -> None:
     """Let a tenant pay this tariff from a time on. Assigning the same again changes nothing.
 
-    Raises UnknownTenant, NoTariff, or TariffConflict when the currencies differ or another tariff
-    was assigned from the same moment.
+    Raises UnknownTenant, NoTariff, or TariffConflict when the currencies differ, another tariff
+    was assigned from the same moment, or a month that ends after it is closed.
     """
     currency = connection.scalar(select(tenants.c.currency).where(tenants.c.id == tenant_id))
     if currency is None:
@@ -158,6 +161,7 @@ def assign(connection: Connection, tenant_id: str, tariff_name: str, from_us: in
         .where(tenant_tariffs.c.effective_from_us == from_us)
     )
     if already is None:
+        _leave_closed_months(connection, tenant_id, currency, from_us)
         connection.execute(
             insert(tenant_tariffs).values(
                 tenant_id=tenant_id, effective_from_us=from_us, tariff=tariff_name
@@ -193,11 +197,40 @@ def _succeed(connection: Connection, latest: TariffVersion, tariff: Tariff, star
     )
     if repriced is not None:
         raise TariffConflict(f"requests were admitted under {latest.id} since {start}")
+    for tenant_id in connection.scalars(
+        select(tenant_tariffs.c.tenant_id)
+        .where(tenant_tariffs.c.tariff == tariff.name)
+        .group_by(tenant_tariffs.c.tenant_id)
+        .order_by(tenant_tariffs.c.tenant_id)
+    ).all():
+        _leave_closed_months(connection, tenant_id, tariff.currency, start, tariff.name)
     connection.execute(
         update(tariff_versions)
         .where(tariff_versions.c.id == latest.id)
         .values(effective_to_us=start)
     )
+
+
+def _leave_closed_months(
+    connection: Connection, tenant_id: str, currency: str, from_us: int, tariff: str | None = None
+) -> None:
+    """Refuse what would price a closed month anew, by its last moment; of a tariff, if it is named.
+
+    A month that is being closed, or was voided, is looked at again after its close.
+    """
+    if from_us >= clock.now_us():
+        return  # no month is closed before its end
+    lock_tenant(connection, tenant_id, currency)
+    for period, is_closed in closed_periods.affected(connection, tenant_id, from_us):
+        if tariff is not None and assigned(connection, tenant_id, period.end_us - 1) != tariff:
+            continue
+        if is_closed:
+            until = datetime.fromtimestamp(period.end_us // 10**6, UTC)
+            raise TariffConflict(
+                f"{period.label} of {tenant_id} is closed: its prices can't change any more; the"
+                f" earliest is {until:%Y-%m-%dT%H:%M:%SZ}"
+            )
+        closed_periods.look_again(connection, tenant_id, period.label)
 
 
 def _from_row(row: RowMapping) -> TariffVersion:

@@ -63,6 +63,7 @@ credit_terms = Table(
     Column("alert_below_nano", BigInteger),  # null: no alert
     Column("alerted_at_us", BigInteger),  # while the balance stays below
     Column("changed_at_us", BigInteger, nullable=False),
+    Column("paused_at_us", BigInteger),  # since when nothing new is had on account; null: it is
     CheckConstraint("receivable_limit_nano >= 0", name="limit_non_negative"),
 )
 

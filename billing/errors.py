@@ -64,6 +64,10 @@ class InsufficientCredit(BillingError):
         self.currency = currency
 
 
+class PaymentOverdue(InsufficientCredit):
+    """Credit does not cover the hold, and nothing more is had on account: an invoice is overdue."""
+
+
 class BudgetExhausted(BillingError):
     """A hard budget does not let this through; nothing was changed.
 

@@ -5,13 +5,13 @@ Page cursors are the last row's position and exclusive: callers make them opaque
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, date, tzinfo
 
 import msgspec
 from sqlalchemy import Connection, case, func, select, tuple_
 
+from billing import charged_hours
 from billing.ledger.accounts import Account, AccountKind
 from billing.ledger.balances import currency_of
 from billing.ledger.posting import TransferKind
@@ -27,7 +27,7 @@ from billing.tables import (
 )
 from billing.typical import Typical, typical_of
 from metering.events import EnergySummary, RequestSummary
-from metering.local_days import day_of, filled
+from metering.local_days import day_of
 from metering.tables import request_summaries, requests
 
 ADJUSTMENT = "adjustment"
@@ -158,14 +158,7 @@ def charges(
 
     Adjustments count on the day they were made. Days without any are absent.
     """
-    totals: Counter[tuple[date, str, str]] = Counter()
-    query = _CHARGED.where(rated_lines.c.tenant_id == tenant_id)
-    ended = rated_lines.c.event_time_us
-    owned = (rated_lines.c.tenant_id == tenant_id, ended >= start_us, ended < end_us)
-    for day, first_us, last_us in filled(connection, ended, owned, zone):
-        within = query.where(ended >= first_us, ended < last_us)
-        for component, currency, amount in connection.execute(within):
-            totals[day, component, currency] += int(amount)
+    totals = charged_hours.daily(connection, tenant_id, start_us, end_us, zone)
     made = adjustments.c.created_at_us
     adjusted = (
         select(made, receipts.c.currency, adjustments.c.amount_nano)
@@ -178,11 +171,6 @@ def charges(
         DailyCharge(day, component, amount, currency)
         for (day, component, currency), amount in sorted(totals.items())
     ]
-
-
-_CHARGED = select(
-    rated_lines.c.component, rated_lines.c.currency, func.sum(rated_lines.c.amount_nano)
-).group_by(rated_lines.c.component, rated_lines.c.currency)
 
 
 def lines(connection: Connection, request_id: str) -> list[RatedLine]:

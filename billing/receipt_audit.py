@@ -310,6 +310,7 @@ def _receipt(
         review=None,
         test_mode=admitted.test_mode,
         parameters=admitted.parameters,
+        salt=admitted.content_salt,
         issued_at_us=0,
     )
     actual = {**document, "lines": lines}

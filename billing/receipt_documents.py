@@ -7,7 +7,6 @@ and joules only as they are shown to it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,9 +20,12 @@ from billing.money import format_nano, plain
 from billing.rating import Line, green_discount_nano
 from billing.tariffs import Tariff
 from engine.records import DraftCounters, EngineInfo
+from metering import content_hash
 from metering.events import EnergySummary, RequestSummary, UnitState
 
-RECEIPT_SCHEMA = "dflash.receipt/1"
+# Of the second, hashes of content begin with the request's salt, which stands beside the receipt.
+RECEIPT_SCHEMA, SALTED_SCHEMA = "dflash.receipt/1", "dflash.receipt/2"
+RECEIPT_SCHEMAS = (RECEIPT_SCHEMA, SALTED_SCHEMA)
 ADJUSTMENT_SCHEMA = "dflash.adjustment/1"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -46,15 +48,16 @@ def receipt_document(
     engine: EngineInfo | None,
     review: ReviewTerms | None,
     parameters: Mapping[str, Any],
+    salt: str | None,
     test_mode: bool,
     issued_at_us: int,
 ) -> dict[str, Any]:
     """The receipt of a settled request. `engine` is null when none had been started yet.
 
-    `parameters` are those it was admitted with.
+    `parameters` and the `salt` are those it was admitted with.
     """
     return {
-        "schema": RECEIPT_SCHEMA,
+        "schema": RECEIPT_SCHEMA if salt is None else SALTED_SCHEMA,
         "request_id": summary.request_id,
         "tenant_id": summary.tenant_id,
         "test_mode": test_mode,
@@ -71,7 +74,7 @@ def receipt_document(
         },
         "engine": _engine(engine),
         "parameters": {
-            name: _parameter(value) for name, value in parameters.items() if name != "green"
+            name: _parameter(value, salt) for name, value in parameters.items() if name != "green"
         },
         "output": {
             "sha256": summary.output_sha256,
@@ -211,7 +214,7 @@ def _green(
     }
 
 
-def _parameter(value: Any) -> Any:
+def _parameter(value: Any, salt: str | None) -> Any:
     """A flag or a number as it stands; text, which may be content, by its JSON's hash."""
     if value is None or isinstance(value, bool | int):
         return value
@@ -220,7 +223,7 @@ def _parameter(value: Any) -> Any:
     if not value:
         return None
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return {"sha256": hashlib.sha256(text.encode()).hexdigest()}
+    return {"sha256": content_hash.of_text(salt, text)}
 
 
 def _units(summary: RequestSummary) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from billing.verification import VerifiedReceipt, verify, verify_adjustment
 from engine.records import EngineInfo
 from metering import clock
 from metering.events import EnergySummary, RequestSummary
+from metering.tables import requests
 
 __all__ = [
     "Signer",
@@ -57,6 +58,7 @@ def issue(
     engine: EngineInfo | None,
     review: ReviewTerms | None,
     parameters: Mapping[str, Any],
+    salt: str | None,
     test_mode: bool,
 ) -> None:
     """Sign and store a request's receipt, within the caller's transaction. Once per request."""
@@ -69,6 +71,7 @@ def issue(
             engine=engine,
             review=review,
             parameters=parameters,
+            salt=salt,
             test_mode=test_mode,
             issued_at_us=now,
         )
@@ -157,15 +160,28 @@ def receipt(
 ) -> dict[str, Any] | None:
     """The request's signed receipt, or null: none yet, or another tenant's.
 
-    A null tenant is an operator, who sees every tenant's.
+    A null tenant is an operator, who sees every tenant's. Beside it stands the `content_salt` of
+    its hashes, until the content is erased.
     """
-    query = select(
-        receipts.c.document, receipts.c.kid, receipts.c.signature, receipts.c.sha256
-    ).where(receipts.c.request_id == request_id)
+    query = (
+        select(
+            receipts.c.document,
+            receipts.c.kid,
+            receipts.c.signature,
+            receipts.c.sha256,
+            requests.c.content_salt,
+        )
+        .join(requests, requests.c.id == receipts.c.request_id)
+        .where(receipts.c.request_id == request_id)
+    )
     if tenant_id is not None:
         query = query.where(receipts.c.tenant_id == tenant_id)
     row = connection.execute(query).one_or_none()
-    return None if row is None else _envelope("receipt", *row)
+    if row is None:
+        return None
+    *sealed, salt = row
+    envelope = _envelope("receipt", *sealed)
+    return envelope if salt is None else envelope | {"content_salt": salt}
 
 
 def adjustments(connection: Connection, request_id: str) -> list[dict[str, Any]]:

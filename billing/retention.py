@@ -1,6 +1,7 @@
 """How long content is kept, and erasing it: prompts, outputs, reviewers' texts and token ids go.
 
-Receipts, summaries, lines and ledger stay, with the hash of what was answered. Blocks hold the
+Receipts, summaries, lines and ledger stay, with the hash of what was answered, whose salt goes with
+it. Blocks hold the
 answer token by token, so an erased request's are compacted into what they came to. The engine's
 caches are scoped by the number of erasures: what was computed before one is never found again.
 """
@@ -165,7 +166,7 @@ def _erase(
     for start in range(0, len(ids), BATCH):
         some = ids[start : start + BATCH]
         _compact(connection, tenant_id, some)
-        gone: dict[str, Any] = {"prompt": None, "output": None}
+        gone: dict[str, Any] = {"prompt": None, "output": None, "content_salt": None}
         if forget_user:
             gone["end_user"] = None
         connection.execute(update(requests).where(requests.c.id.in_(some)).values(**gone))

@@ -5,7 +5,6 @@ Either way it happens under the tenant's lock, moves the fee once, and is signed
 
 from __future__ import annotations
 
-import hashlib
 from itertools import groupby
 
 import msgspec
@@ -19,7 +18,8 @@ from billing.review_items import ReviewItem, ReviewState, Verdict, item
 from billing.review_opinions import Opinion
 from billing.signing import Signer
 from billing.tables import review_items
-from metering import clock
+from metering import clock, content_hash
+from metering.tables import requests
 
 RULE_VERSION = "review/1"
 REASONS = {
@@ -119,7 +119,7 @@ def _sign(
         request_id=final.request_id,
         reason=reason,
         amount_nano=-returned_nano,
-        review=_outcome(final),
+        review=_outcome(connection, final),
     )
 
 
@@ -134,7 +134,7 @@ def _announce(
         final.id,
         {
             "request_id": final.request_id,
-            **_outcome(final),
+            **_outcome(connection, final),
             "returned": format_nano(returned_nano),
             "currency": final.currency,
             "outcome_url": f"/generations/{final.request_id}",
@@ -142,8 +142,9 @@ def _announce(
     )
 
 
-def _outcome(final: ReviewItem) -> dict[str, object]:
+def _outcome(connection: Connection, final: ReviewItem) -> dict[str, object]:
     edited = final.edited_output
+    of_request = select(requests.c.content_salt).where(requests.c.id == final.request_id)
     return {
         "item_id": final.id,
         "rule": final.rule_version,
@@ -152,6 +153,6 @@ def _outcome(final: ReviewItem) -> dict[str, object]:
         "opinions": final.opinions,
         "fee": format_nano(final.fee_nano),
         "edited_output_sha256": (
-            None if edited is None else hashlib.sha256(edited.encode()).hexdigest()
+            None if edited is None else content_hash.of_text(connection.scalar(of_request), edited)
         ),
     }

@@ -13,7 +13,7 @@ from decimal import Decimal
 import msgspec
 from sqlalchemy import Connection, Row, bindparam, insert, select
 
-from billing import catalogue, rating, receipts, review, review_caps, review_orders
+from billing import catalogue, charged_hours, rating, receipts, review, review_caps, review_orders
 from billing.catalogue import TariffVersion
 from billing.invoices import closed_periods
 from billing.ledger import alerts, holds, receivables
@@ -124,6 +124,7 @@ class Settlement:
             order = order.at_our_cost()
         lines = _paid_lines(charge, settled)
         _store(connection, summary, tariff, lines)
+        charged_hours.touch(connection, summary.tenant_id, summary.ended_at_us)
         closed_periods.note(connection, summary.tenant_id, summary.ended_at_us)
         receipts.issue(
             connection,
@@ -134,6 +135,7 @@ class Settlement:
             engine=engine,
             review=None if order is None else order.terms,
             parameters=parameters,
+            salt=request.content_salt,
             test_mode=request.test_mode,
         )
         alerts.balance(connection, summary.tenant_id)
@@ -153,6 +155,7 @@ _REQUEST = (
         requests.c.test_mode,
         requests.c.parameters,
         requests.c.engine,
+        requests.c.content_salt,
         tenants.c.currency,
         tenants.c.review_opt_in,
     )
@@ -161,7 +164,9 @@ _REQUEST = (
 )
 
 
-def _request(connection: Connection, request_id: str) -> Row[bool, str, str | None, str, bool]:
+def _request(
+    connection: Connection, request_id: str
+) -> Row[bool, str, str | None, str | None, str, bool]:
     return connection.execute(_REQUEST, {"request_id": request_id}).one()
 
 

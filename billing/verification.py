@@ -11,8 +11,9 @@ import rfc8785
 
 from billing.errors import InvalidAmount, InvalidReceipt, ReceiptFault
 from billing.money import parse_nano
-from billing.receipt_documents import ADJUSTMENT_SCHEMA, RECEIPT_SCHEMA, epoch_us
+from billing.receipt_documents import ADJUSTMENT_SCHEMA, RECEIPT_SCHEMAS, SALTED_SCHEMA, epoch_us
 from billing.signing import ALGORITHM, is_signed
+from metering import content_hash
 
 _ABSENT = object()
 # Where an answer repeats what its receipt says.
@@ -57,8 +58,9 @@ def verify(envelope: Mapping[str, Any], public_keys: Mapping[str, Any]) -> Verif
     """Check a signed receipt against a JSON Web Key Set; raises InvalidReceipt with its fault."""
     document, kid, sha256, issued_at_us = _signed(envelope, "receipt", public_keys)
     try:
-        if document["schema"] != RECEIPT_SCHEMA:
-            raise _fault(ReceiptFault.MALFORMED, f"not a {RECEIPT_SCHEMA}: {document['schema']!r}")
+        if document["schema"] not in RECEIPT_SCHEMAS:
+            known = " or ".join(RECEIPT_SCHEMAS)
+            raise _fault(ReceiptFault.MALFORMED, f"not a {known}: {document['schema']!r}")
         total = parse_nano(document["total"])
         lines = [parse_nano(line["amount"]) for line in document["lines"]]
         verified = VerifiedReceipt(
@@ -109,16 +111,17 @@ def compare_answer(answer: Mapping[str, Any]) -> tuple[str, ...]:
     """Compare an answer of `/generate` with the receipt inside it, which `verify` checks before.
 
     Returns the names of what the answer leaves out, so that it stays unchecked: among them
-    "output" where the text is null because it was erased. Raises InvalidReceipt when the answer
-    says anything else than its receipt.
+    "output" where the text is null because it was erased, or the salt of its hash is not there.
+    Raises InvalidReceipt when the answer says anything else than its receipt.
     """
     receipt = answer["receipt"]["receipt"]
     unchecked = []
-    text = answer.get("output")
-    if text is None:
+    text, salt = answer.get("output"), answer["receipt"].get("content_salt")
+    is_salted = receipt.get("schema") == SALTED_SCHEMA
+    if text is None or (is_salted and salt is None):
         unchecked.append("output")
     else:
-        _compare_text(text, _at(receipt, ("output", "sha256")))
+        _compare_text(text, salt if is_salted else None, _at(receipt, ("output", "sha256")))
     for shown_at, signed_at in _REPEATED:
         name = ".".join(shown_at)
         shown, signed = _at(answer, shown_at), _at(receipt, signed_at)
@@ -132,11 +135,12 @@ def compare_answer(answer: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(unchecked)
 
 
-def _compare_text(text: Any, signed: Any) -> None:
+def _compare_text(text: Any, salt: Any, signed: Any) -> None:
     try:
-        actual = hashlib.sha256(text.encode()).hexdigest()
-    except (AttributeError, UnicodeEncodeError):
-        raise _fault(ReceiptFault.MALFORMED, "the answer's output is not text") from None
+        actual = content_hash.of_text(salt, text)
+    except (AttributeError, TypeError, ValueError):
+        message = "the answer's output is not text, or its salt is none"
+        raise _fault(ReceiptFault.MALFORMED, message) from None
     if actual != signed:
         raise _fault(
             ReceiptFault.ANSWER_DIFFERS,

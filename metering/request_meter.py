@@ -8,12 +8,11 @@ or ended is stated in the bodies.
 from __future__ import annotations
 
 import codecs
-import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from engine.records import DraftCounters, FinishReason
-from metering import confidence
+from metering import confidence, content_hash
 from metering.bodies import BlockBody, Body, EnergyBody, TerminalBody
 from metering.calibration import REQUEST, Calibration
 from metering.confidence import Score
@@ -110,7 +109,7 @@ class RequestMeter:
         self._energy = NO_ENERGY
         self._energy_known = True
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._digest = hashlib.sha256()
+        self._digest = content_hash.begin(admitted.content_salt)
         self._shown_bytes = 0
         self._tokens = UnitTokens(calibration)
         self._units: list[UnitSummary] = []
@@ -185,7 +184,7 @@ class RequestMeter:
 
     @property
     def output_sha256(self) -> str:
-        """Hex SHA-256 of the output's UTF-8."""
+        """Hex SHA-256 of the request's salt, if it has one, and the output's UTF-8."""
         return self._digest.hexdigest()
 
     @property

@@ -41,6 +41,7 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
     started_at_us: int
     project_id: str | None = None
     engine: EngineInfo | None = None  # what was to run it: a later engine says nothing of it
+    content_salt: str | None = None  # before all its content that is hashed; null: unsalted
 
 
 _ADMIT = insert(requests)
@@ -68,6 +69,7 @@ def admit(connection: Connection, admitted: AdmittedRequest) -> None:
             "test_mode": admitted.test_mode,
             "started_at_us": admitted.started_at_us,
             "project_id": admitted.project_id,
+            "content_salt": admitted.content_salt,
             "engine": None
             if admitted.engine is None
             else msgspec.json.encode(admitted.engine).decode(),
@@ -148,6 +150,7 @@ def from_row(row: RowMapping) -> AdmittedRequest:
         test_mode=row["test_mode"],
         started_at_us=row["started_at_us"],
         project_id=row["project_id"],
+        content_salt=row["content_salt"],
         engine=None
         if row["engine"] is None
         else msgspec.json.decode(row["engine"], type=EngineInfo),

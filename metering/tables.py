@@ -74,6 +74,7 @@ requests = Table(
     Column("ended_at_us", BigInteger),
     Column("project_id", Id),  # of the tenant's key at admission; null: none
     Column("engine", Text),  # JSON, what it was admitted for; null: not ours, or not recorded
+    Column("content_salt", String(64)),  # hex, before all content that is hashed; null once erased
     CheckConstraint(
         "status IN ('admitted', 'running', 'completed', 'refused', 'cancelled', 'failed')",
         name="status",

@@ -83,11 +83,15 @@ class TermsChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TermsView(msgspec.Struct, frozen=True):
-    """On what terms a tenant spends. A `receivable_limit` of 0 is prepaid."""
+    """On what terms a tenant spends. A `receivable_limit` of 0 is prepaid.
+
+    Since `paused_at` nothing new is had on account, because an invoice is overdue.
+    """
 
     tenant_id: str
     receivable_limit: str
     alert_below: str | None
+    paused_at: datetime | None
 
     @classmethod
     def of(cls, tenant_id: str, terms: Terms) -> TermsView:
@@ -97,6 +101,7 @@ class TermsView(msgspec.Struct, frozen=True):
             tenant_id=tenant_id,
             receivable_limit=format_nano(terms.receivable_limit_nano),
             alert_below=None if below is None else format_nano(below),
+            paused_at=to_time_or_null(terms.paused_at_us),
         )
 
 

@@ -228,6 +228,7 @@ def credit_invoice(
     def credit(connection: Connection, found: str) -> None:
         minor = parse_minor(data.amount, issuing.locked(connection, found)["minor_nano"])
         credit_notes.credit(connection, found, minor, reason=data.reason, reference=data.reference)
+        collection.tell_settled(connection, found)
 
     detail = {"amount": data.amount, "reference": data.reference}
     return _change(database, principal, invoice_id, "invoice.credited", credit, **detail)
@@ -251,7 +252,9 @@ def pay_invoice(
 
     def pay(connection: Connection, found: str) -> bool:
         minor = parse_minor(data.amount, issuing.locked(connection, found)["minor_nano"])
-        return issuing.pay(connection, found, minor, method="manual", cause_id=data.reference)
+        paid = issuing.pay(connection, found, minor, method=issuing.MANUAL, cause_id=data.reference)
+        collection.tell_settled(connection, found)
+        return paid
 
     detail = {"amount": data.amount, "reference": data.reference}
     return _change(database, principal, invoice_id, "invoice.paid", pay, **detail)

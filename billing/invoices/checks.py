@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, Engine, exists, func, select, union_all
 
-from billing import periods
+from billing import charged_hours, periods
 from billing.differences import Difference
 from billing.invoices import closed_periods, drafting, issuing
 from billing.invoices.closed_periods import LatePeriod
@@ -34,11 +34,13 @@ def check(connection: Connection) -> Iterator[Difference]:
 
 
 def unbilled(database: Engine) -> Iterator[Difference]:
-    """Every closed period that holds other than what was billed of it, though nothing was noted.
+    """Every closed period that holds other than what was billed of it, though nothing was noted,
+    and every hour that was counted otherwise than its lines.
 
     Adds up whole periods again, each in a snapshot of its own: much slower than `check`.
     """
     with snapshot(database) as connection:
+        yield from charged_hours.check(connection)
         closed = connection.execute(
             select(billing_periods)
             .where(
@@ -56,7 +58,7 @@ def unbilled(database: Engine) -> Iterator[Difference]:
             left = drafting.unbilled(connection, row.tenant_id, LatePeriod(period, late))
         amount = sum(line.amount_nano for line in left.lines)
         subject = f"{row.tenant_id} {row.label}"
-        if left.lines:
+        if any(line.amount_nano for line in left.lines):  # what costs nothing needs no invoice
             yield Difference("billed = held by the period", subject, "0", str(amount))
         if left.accrued_nano:
             found = str(left.accrued_nano)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from billing.invoices.parties_cli import set_customer, set_issuer
+from billing.invoices.upkeep_cli import recount_charges, remind_customers
 from metering.cli_context import CliContext
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def invoice() -> None:
 
 invoice.add_command(set_issuer)
 invoice.add_command(set_customer)
+invoice.add_command(remind_customers)
+invoice.add_command(recount_charges)
 
 
 @invoice.command("close")
@@ -222,6 +225,7 @@ def credit_invoice(
 
     from billing.invoices import credit_notes, issuing
     from billing.invoices.minor_units import parse_minor
+    from billing.payments import collection
 
     with _transaction(context) as connection:
         row = issuing.locked(connection, reference)
@@ -233,6 +237,7 @@ def credit_invoice(
             reason=reason,
             reference=cause or f"cli-{uuid_utils.uuid7().hex}",
         )
+        collection.tell_settled(connection, row["id"])
         _record_one(context, connection, row, "invoice.credited", number=number, amount=amount)
     click.echo(f"{number} credits {amount} {row['currency']} of {row['number']}")
 
@@ -246,12 +251,14 @@ def pay_invoice(context: CliContext, reference: str, amount: str, cause: str) ->
     """Take in a payment that came outside a payment provider."""
     from billing.invoices import issuing
     from billing.invoices.minor_units import parse_minor
+    from billing.payments import collection
 
     with _transaction(context) as connection:
         row = issuing.locked(connection, reference)
         minor = parse_minor(amount, row["minor_nano"])
-        if issuing.pay(connection, row["id"], minor, method="manual", cause_id=cause):
+        if issuing.pay(connection, row["id"], minor, method=issuing.MANUAL, cause_id=cause):
             _record_one(context, connection, row, "invoice.paid", cause=cause, amount=amount)
+        collection.tell_settled(connection, row["id"])
         state = issuing.locked(connection, row["id"])["state"]
     click.echo(f"{row['number']} is {state}")
 

@@ -100,6 +100,16 @@ def is_closed(connection: Connection, tenant_id: str, label: str) -> bool:
     return closed_at_us is not None
 
 
+def affected(connection: Connection, tenant_id: str, from_us: int) -> list[tuple[Period, bool]]:
+    """The periods that end after a moment and whose closing has begun, and whether it is done."""
+    rows = connection.execute(
+        select(billing_periods)
+        .where(billing_periods.c.tenant_id == tenant_id, billing_periods.c.end_us > from_us)
+        .order_by(billing_periods.c.label)
+    )
+    return [(_period(row), row.closed_at_us is not None) for row in rows]
+
+
 def late_periods(connection: Connection, tenant_id: str) -> list[LatePeriod]:
     """The closed periods into which something came that was not looked at, oldest first."""
     rows = connection.execute(

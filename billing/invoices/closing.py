@@ -17,7 +17,7 @@ from enum import StrEnum
 from sqlalchemy import Connection, Engine, func, select
 
 from billing.errors import InvalidPeriod, InvoiceConflict, UnknownTenant
-from billing.invoices import closed_periods, drafting, issuing, parties
+from billing.invoices import closed_periods, drafting, issuing, parties, usage
 from billing.invoices.drafting import Draft
 from billing.invoices.tables import invoices
 from billing.ledger.accounts import lock_tenant
@@ -106,7 +106,8 @@ def correct(
 
 def preview(connection: Connection, tenant_id: str, label: str) -> Draft:
     """The invoice that closing would issue now, also of a period that still runs."""
-    return drafting.draft(connection, tenant_id, period_of(connection, tenant_id, label))
+    period = period_of(connection, tenant_id, label)
+    return drafting.draft(connection, tenant_id, period, usage.projected_groups)
 
 
 def period_of(connection: Connection, tenant_id: str, label: str) -> Period:
@@ -133,12 +134,13 @@ def _close(database: Engine, tenant_id: str, label: str, grace_us: int, witness:
                 closed_periods.begin(connection, tenant_id, period, now)
         with snapshot(database) as connection:
             draft = drafting.draft(connection, tenant_id, period)
-        if not final and draft.is_empty:
-            return Closed(tenant_id, Outcome.NOTHING, None, draft)
         with transaction(database) as connection:
             lock_tenant(connection, tenant_id, draft.currency)
             if drafting.standing(connection, tenant_id) != draft.standing:
                 continue  # another close was faster: look again
+            if not final and draft.is_empty:
+                issuing.discard(connection, draft)
+                return Closed(tenant_id, Outcome.NOTHING, None, draft)
             if not final:
                 return Closed(tenant_id, Outcome.DRAFTED, issuing.store(connection, draft), draft)
             closed_periods.close(connection, tenant_id, label, now)
@@ -151,6 +153,7 @@ def _issue(connection: Connection, draft: Draft, witness: Witness) -> Closed:
     seen = [(part.period.label, part.late) for part in draft.parts]
     closed_periods.looked_at(connection, draft.tenant_id, seen)
     if draft.is_empty:
+        issuing.discard(connection, draft)
         return Closed(draft.tenant_id, Outcome.NOTHING, None, draft)
     invoice_id = issuing.issue(connection, draft)
     witness(connection, invoice_id)

@@ -14,7 +14,7 @@ late. So nothing is billed twice, and nothing is lost, in whatever order it came
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -34,6 +34,9 @@ from billing.tariffs import Tariff
 
 LINE_KINDS = ("usage", "adjustment", "period")
 UNBILLED_STATES = ("draft", "void")
+
+# What adds a period's rated lines up.
+AddUp = Callable[[Connection, str, Period], list[usage.Group]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +112,17 @@ class Draft:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to say, nor to move."""
-        return not self.lines and not any(part.accrued_nano for part in self.parts)
+        """Whether nothing is charged nor moved: usage that costs nothing takes no number."""
+        charged = any(line.amount_nano for line in self.lines)
+        return not charged and not any(part.accrued_nano for part in self.parts)
 
 
-def draft(connection: Connection, tenant_id: str, period: Period) -> Draft:
+def draft(
+    connection: Connection,
+    tenant_id: str,
+    period: Period,
+    add_up: AddUp = usage.charged_groups,
+) -> Draft:
     """The period's invoice, with what came late into earlier ones; raises UnknownTenant."""
     late = [
         found
@@ -121,7 +130,7 @@ def draft(connection: Connection, tenant_id: str, period: Period) -> Draft:
         if found.period.label != period.label
     ]
     own = LatePeriod(period, closed_periods.late_count(connection, tenant_id, period.label))
-    return _drafted(connection, tenant_id, "period", period, [own, *late])
+    return _drafted(connection, tenant_id, "period", period, [own, *late], add_up)
 
 
 def correction(connection: Connection, tenant_id: str, period: Period, number: int) -> Draft:
@@ -130,10 +139,15 @@ def correction(connection: Connection, tenant_id: str, period: Period, number: i
     return _drafted(connection, tenant_id, f"correction-{number}", period, [own])
 
 
-def unbilled(connection: Connection, tenant_id: str, wanted: LatePeriod) -> Unbilled:
+def unbilled(
+    connection: Connection,
+    tenant_id: str,
+    wanted: LatePeriod,
+    add_up: AddUp = usage.charged_groups,
+) -> Unbilled:
     """All that a period holds, less all that was billed of it."""
     currency = currency_of(connection, tenant_id)
-    held = held_lines(connection, tenant_id, wanted.period)
+    held = held_lines(connection, tenant_id, wanted.period, add_up)
     before = _billed(connection, tenant_id, wanted.period.label)
     lines = []
     for line in held:
@@ -162,13 +176,18 @@ def standing(connection: Connection, tenant_id: str) -> int:
     return int(total or 0)
 
 
-def _drafted(
-    connection: Connection, tenant_id: str, kind: str, period: Period, wanted: Iterable[LatePeriod]
+def _drafted(  # noqa: PLR0917 - what an invoice is of, and how that is added up
+    connection: Connection,
+    tenant_id: str,
+    kind: str,
+    period: Period,
+    wanted: Iterable[LatePeriod],
+    add_up: AddUp = usage.charged_groups,
 ) -> Draft:
     currency = currency_of(connection, tenant_id)
     minor = minor_units.minor_nano(currency)
     customer = parties.customer(connection, tenant_id)
-    parts = tuple(unbilled(connection, tenant_id, each) for each in wanted)
+    parts = tuple(unbilled(connection, tenant_id, each, add_up) for each in wanted)
     charges = [line for part in parts for line in part.lines]
     charges_nano = sum(line.amount_nano for line in charges)
     subtotal = minor_units.rounded(charges_nano, minor)
@@ -206,12 +225,17 @@ def _drafted(
     )
 
 
-def held_lines(connection: Connection, tenant_id: str, period: Period) -> list[InvoiceLine]:
+def held_lines(
+    connection: Connection,
+    tenant_id: str,
+    period: Period,
+    add_up: AddUp = usage.charged_groups,
+) -> list[InvoiceLine]:
     """All lines of a service period, as if nothing had been billed.
 
     Its prices of the month are those of the tariff in force at its last moment.
     """
-    groups = usage.charged_groups(connection, tenant_id, period)
+    groups = add_up(connection, tenant_id, period)
     adjusted = usage.adjusted(connection, tenant_id, period)
     try:
         version = catalogue.tariff_in_force(connection, tenant_id, period.end_us - 1)

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from billing import notices
 from billing.errors import InvoiceConflict, InvoiceNotFound
-from billing.invoices import books, closed_periods, numbers, parties
+from billing.invoices import books, closed_periods, numbers, overdue, parties
 from billing.invoices.drafting import Draft
 from billing.invoices.minor_units import format_minor
 from billing.invoices.tables import credit_notes, invoice_lines, invoice_payments, invoices
@@ -32,8 +32,7 @@ _TOLD = {"paid": NoticeType.INVOICE_PAID, "void": NoticeType.INVOICE_VOIDED}
 
 def store(connection: Connection, draft: Draft) -> str:
     """Keep a draft in place of the one before; its id."""
-    lock_tenant(connection, draft.tenant_id, draft.currency)
-    _discard(connection, draft)
+    discard(connection, draft)
     return _insert(connection, draft)
 
 
@@ -42,8 +41,7 @@ def issue(connection: Connection, draft: Draft) -> str:
 
     Raises InvoiceConflict when the period has one of this kind.
     """
-    lock_tenant(connection, draft.tenant_id, draft.currency)
-    _discard(connection, draft)
+    discard(connection, draft)
     standing = connection.scalar(
         select(invoices.c.id).where(*_same(draft), invoices.c.state != "void")
     )
@@ -68,6 +66,16 @@ def issue(connection: Connection, draft: Draft) -> str:
     if settled:
         announce(connection, invoice_id, NoticeType.INVOICE_PAID)
     return invoice_id
+
+
+def discard(connection: Connection, draft: Draft) -> None:
+    """Forget a draft that was kept of the same month, if there is one."""
+    lock_tenant(connection, draft.tenant_id, draft.currency)
+    ids = list(
+        connection.scalars(select(invoices.c.id).where(*_same(draft), invoices.c.state == "draft"))
+    )
+    connection.execute(delete(invoice_lines).where(invoice_lines.c.invoice_id.in_(ids)))
+    connection.execute(delete(invoices).where(invoices.c.id.in_(ids)))
 
 
 def void(connection: Connection, invoice_id: str) -> None:
@@ -212,6 +220,7 @@ def take_back(
             .where(invoices.c.id == row["id"])
             .values(state="final", resolved_at_us=None)
         )
+        overdue.reconsider(connection, row["tenant_id"])
     return True
 
 
@@ -244,11 +253,11 @@ def paid_minor(connection: Connection, invoice_id: str) -> int:
 
 def announce(
     connection: Connection, invoice_id: str, kind: NoticeType, cause: str = "", **more: str
-) -> None:
-    """Tell the tenant what became of an invoice, once per cause."""
+) -> bool:
+    """Tell the tenant what became of an invoice, once per cause; whether it is news."""
     row = connection.execute(select(invoices).where(invoices.c.id == invoice_id)).mappings().one()
     minor = row["minor_nano"]
-    notices.announce(
+    return notices.announce(
         connection,
         row["tenant_id"],
         kind,
@@ -308,14 +317,6 @@ def _same(draft: Draft) -> tuple[Any, ...]:
     )
 
 
-def _discard(connection: Connection, draft: Draft) -> None:
-    ids = list(
-        connection.scalars(select(invoices.c.id).where(*_same(draft), invoices.c.state == "draft"))
-    )
-    connection.execute(delete(invoice_lines).where(invoice_lines.c.invoice_id.in_(ids)))
-    connection.execute(delete(invoices).where(invoices.c.id.in_(ids)))
-
-
 def _insert(connection: Connection, draft: Draft) -> str:
     invoice_id = f"inv_{uuid_utils.uuid7().hex}"
     connection.execute(
@@ -373,6 +374,8 @@ def _resolve(connection: Connection, invoice_id: str, state: str) -> None:
     )
     if (kind := _TOLD.get(state)) is not None:
         announce(connection, invoice_id, kind)
+    of_invoice = select(invoices.c.tenant_id).where(invoices.c.id == invoice_id)
+    overdue.reconsider(connection, connection.execute(of_invoice).scalar_one())
 
 
 def _note_payment(

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, insert, select
 
-from billing import catalogue, periods, tariffs
+from billing import catalogue, charged_hours, periods, tariffs
 from billing.ledger import credits
 from billing.money import NANO
 from billing.tables import metadata as billing_metadata
@@ -77,6 +77,11 @@ def make(
             if with_receipts:
                 connection.execute(insert(request_summaries), [_summary(*each) for each in made])
                 connection.execute(insert(receipts), [_receipt(*each) for each in made])
+    if with_receipts:  # and what the gateway does beside its requests
+        with transaction(database) as connection:
+            charged_hours.rebuild(connection)
+        while charged_hours.count(database, period.end_us + charged_hours.HOUR_US * 2):
+            pass
     if database.dialect.name == "postgresql":
         with database.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("ANALYZE")

@@ -15,6 +15,7 @@ from metering.tables import tenants
 
 HOUR_US = 3600 * 10**6
 PERCENT_MAX = 100
+DAYS_MAX = 3650
 _SERIES = re.compile(r"[A-Z0-9._/-]{1,16}")
 
 
@@ -27,6 +28,9 @@ class Issuer(msgspec.Struct, frozen=True):
     series: str = "INV"  # before the number of an invoice
     grace_us: int = 48 * HOUR_US  # how long after its end a period waits for late events
     due_days: int = 14
+    # Days after that: of the reminders, and from when on nothing more is had on account.
+    reminder_days: str = "1,7,14"
+    pause_days: int | None = 14  # null: that goes on
 
 
 class Customer(msgspec.Struct, frozen=True):
@@ -48,13 +52,25 @@ def issuer(connection: Connection) -> Issuer:
 
 
 def set_issuer(connection: Connection, found: Issuer) -> None:
-    """Set the issuer of invoices from now on; raises InvoiceConflict for a series that is none."""
+    """Set the issuer of invoices from now on; raises InvoiceConflict for a series that is none, or
+    days of reminders that are none.
+    """
+    reminders(found)
     if not _SERIES.fullmatch(found.series) or found.series == CREDIT_NOTES:
         raise InvoiceConflict(
             f"a series is 1 to 16 of A-Z, 0-9 and ._/-, and not {CREDIT_NOTES}, the credit notes'"
         )
     connection.execute(invoice_issuer.delete())
     connection.execute(invoice_issuer.insert().values(id="issuer", **msgspec.structs.asdict(found)))
+
+
+def reminders(found: Issuer) -> list[int]:
+    """The days after an invoice's due day on which its customer is reminded, ascending."""
+    texts = [text.strip() for text in found.reminder_days.split(",") if text.strip()]
+    days = [int(text) for text in texts if re.fullmatch(r"[0-9]{1,4}", text)]
+    if len(days) != len(texts) or days != sorted(set(days)) or (days and days[-1] > DAYS_MAX):
+        raise InvoiceConflict("days of reminders are ascending numbers, such as 1,7,14")
+    return days
 
 
 def customer(connection: Connection, tenant_id: str) -> Customer:

@@ -34,8 +34,13 @@ def _transaction(context: CliContext) -> Iterator[Connection]:
 @click.option("--series", help="What invoice numbers begin with.")
 @click.option("--grace-hours", type=click.IntRange(0, 24 * 60), help="Wait for late events.")
 @click.option("--due-days", type=click.IntRange(0, 365))
+@click.option("--reminder-days", metavar="1,7,14", help="Days after the due day; none: empty.")
+@click.option("--pause-days", type=click.IntRange(0, 3650), help="Then nothing more on account.")
+@click.option("--no-pause", is_flag=True, help="Go on, however long an invoice is not paid.")
 @click.pass_obj
-def set_issuer(context: CliContext, /, grace_hours: int | None, **given: Any) -> None:
+def set_issuer(
+    context: CliContext, /, grace_hours: int | None, no_pause: bool, **given: Any
+) -> None:
     """Show who issues invoices, and on what terms; or change what is given."""
     import msgspec
 
@@ -44,6 +49,8 @@ def set_issuer(context: CliContext, /, grace_hours: int | None, **given: Any) ->
     changes = {name: value for name, value in given.items() if value is not None}
     if grace_hours is not None:
         changes["grace_us"] = grace_hours * parties.HOUR_US
+    if no_pause:
+        changes["pause_days"] = None
     with _transaction(context) as connection:
         found = msgspec.structs.replace(parties.issuer(connection), **changes)
         if changes:

@@ -155,6 +155,10 @@ invoice_issuer = Table(
     Column("series", String(16), nullable=False),
     Column("grace_us", BigInteger, nullable=False),
     Column("due_days", Integer, nullable=False),
+    # After the day when an invoice is due: when its customer is reminded, and from when on nothing
+    # more is had on account; null: that goes on.
+    Column("reminder_days", String(60), nullable=False, server_default=text("'1,7,14'")),
+    Column("pause_days", Integer, server_default=text("14")),
     CheckConstraint("id = 'issuer'", name="one"),
     CheckConstraint("grace_us >= 0 AND due_days >= 0", name="not_negative"),
 )

@@ -12,21 +12,18 @@ from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
-    Column,
     ColumnElement,
     Connection,
-    Double,
-    Numeric,
     Select,
     and_,
     case,
-    cast,
     func,
     or_,
     select,
 )
 
+from billing import charged_hours
+from billing.charged_hours import millionths
 from billing.invoices.period_models import Charged, from_millionths
 from billing.invoices.tables import invoices
 from billing.ledger.accounts import Account, AccountKind
@@ -36,7 +33,6 @@ from billing.tables import accounts, adjustments, rated_lines, transfers
 from metering.events import EnergyClass, RequestStatus
 from metering.tables import request_summaries, requests
 
-MILLION = 1_000_000
 TENTH_UJ = 100_000
 
 
@@ -96,6 +92,24 @@ def charged_groups(connection: Connection, tenant_id: str, period: Period) -> li
         )
     ]
     return in_order(groups)
+
+
+def projected_groups(connection: Connection, tenant_id: str, period: Period) -> list[Group]:
+    """The same from the hours that were counted before: for pages, not for invoices."""
+    found = charged_hours.sums(connection, tenant_id, period.start_us, period.end_us)
+    return in_order(
+        Group(
+            each.tariff_version_id,
+            each.component,
+            each.detail,
+            each.unit,
+            from_millionths(each.quantity_millionths),
+            each.unit_price,
+            each.amount_nano,
+        )
+        for each in found
+        if each.component != Component.WAIVED
+    )
 
 
 def in_order(groups: Iterable[Group]) -> list[Group]:
@@ -169,12 +183,12 @@ def measured(connection: Connection, tenant_id: str, period: Period) -> dict[str
         )
     )
     count, *sums = (int(value) for value in connection.execute(query).one())
-    whole, millionths = sums[:5], sums[5:]
+    whole, fractions = sums[:5], sums[5:]
     names = ("requests", "input_tokens", "output_tokens", "complete_units", "fragment_units")
     values = {name: Decimal(value) for name, value in zip(names, [count, *whole[:4]], strict=True)}
     values["blocks"] = Decimal(whole[4])
     fine = ("bits", "joules_measured", "joules_estimated", "joules_reported")
-    values |= {name: from_millionths(value) for name, value in zip(fine, millionths, strict=True)}
+    values |= {name: from_millionths(value) for name, value in zip(fine, fractions, strict=True)}
     return values
 
 
@@ -235,13 +249,3 @@ def _left(account: str) -> ColumnElement[Any]:
 def _ended_in(period: Period) -> ColumnElement[bool]:
     ended = request_summaries.c.ended_at_us
     return and_(ended >= period.start_us, ended < period.end_us)
-
-
-def millionths(connection: Connection, quantity: Column[str]) -> ColumnElement[Any]:
-    """A decimal column in whole millionths, so that its sum is exact on both databases."""
-    if connection.dialect.name == "postgresql":
-        return cast(quantity, Numeric) * MILLION
-    # A double holds every sum of a million tokens and six places exactly enough to be rounded.
-    fraction = cast(func.round(cast(quantity, Double) * MILLION), BigInteger)
-    whole = cast(quantity, BigInteger) * MILLION
-    return case((func.instr(quantity, ".") == 0, whole), else_=fraction)

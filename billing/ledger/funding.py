@@ -18,6 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from billing.credit_tables import fundings, grants
 from billing.ledger import terms
 from billing.ledger.accounts import Account, AccountKind, of
+from billing.tables import holds
 from metering import clock
 
 CREDIT = "credit"
@@ -45,11 +46,16 @@ _GRANTS_LEFT = select(grants).where(
 
 
 def sources(
-    connection: Connection, tenant_id: str, currency: str, credit_nano: int
+    connection: Connection,
+    tenant_id: str,
+    currency: str,
+    credit_nano: int,
+    request_id: str | None = None,
 ) -> list[Source]:
     """What the tenant can pay from now, in the order of spending. `credit_nano` is its account's.
 
-    A grant that is not in force yet, or not any more, is no source.
+    A grant that is not in force yet, or not any more, is no source. Neither is the receivable while
+    it is paused, but for a request that was admitted before.
     """
     now = clock.now_us()
     rows = connection.execute(_GRANTS_LEFT, {"tenant_id": tenant_id}).all()
@@ -65,7 +71,9 @@ def sources(
     plain = Source(CREDIT, AccountKind.TENANT_CREDIT, credit_nano - paid)
     ordered.append(((PRIORITY_DEFAULT, NEVER_US, NEVER_US, ""), plain))
     found = [source for _, source in sorted(ordered, key=lambda each: each[0])]
-    if limit := terms.receivable_limit(connection, tenant_id):
+    granted = terms.terms_of(connection, tenant_id)
+    limit = granted.receivable_limit_nano
+    if limit and not _is_paused(connection, granted.paused_at_us, request_id):
         owed = -sum(
             of(connection, Account(tenant_id, kind, currency))
             for kind in (AccountKind.ACCRUED, AccountKind.RECEIVABLE)
@@ -160,6 +168,15 @@ def names(cause: str, parts: Mapping[AccountKind, int]) -> list[tuple[str, Accou
         (cause if kind is AccountKind.TENANT_CREDIT else f"{cause}:{kind}", kind, amount)
         for kind, amount in parts.items()
     ]
+
+
+def _is_paused(connection: Connection, since_us: int | None, request_id: str | None) -> bool:
+    if since_us is None or request_id is None:
+        return since_us is not None
+    placed_us = connection.scalar(
+        select(holds.c.created_at_us).where(holds.c.request_id == request_id)
+    )
+    return placed_us is None or placed_us >= since_us
 
 
 def _account(source: str, kind: str | None) -> AccountKind:

@@ -15,8 +15,8 @@ from itertools import groupby
 from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, update
 
 from billing import budgets
-from billing.errors import HoldConflict, InsufficientCredit
-from billing.ledger import funding
+from billing.errors import HoldConflict, InsufficientCredit, PaymentOverdue
+from billing.ledger import funding, terms
 from billing.ledger.accounts import AccountKind, lock_tenant, try_lock_tenant
 from billing.ledger.funding import ByAccount, Source
 from billing.ledger.hold_rows import Hold, HoldState, Settled, find
@@ -56,8 +56,8 @@ def place(
 ) -> Hold:
     """Reserve credit for a request that is about to run. Placing the same again changes nothing.
 
-    Raises InsufficientCredit, BudgetExhausted, or HoldConflict when the request has another hold;
-    nothing is changed then.
+    Raises InsufficientCredit (PaymentOverdue where credit on account is paused), BudgetExhausted,
+    or HoldConflict when the request has another hold; nothing is changed then.
     """
     credit_nano = lock_tenant(connection, tenant_id, currency)
     hold = Hold(
@@ -76,7 +76,9 @@ def place(
     purse = funding.sources(connection, tenant_id, currency, credit_nano)
     available = funding.available(purse)
     if available < amount_nano:
-        raise InsufficientCredit(amount_nano, available, currency)
+        paused = terms.terms_of(connection, tenant_id).paused_at_us is not None
+        refusal = PaymentOverdue if paused else InsufficientCredit
+        raise refusal(amount_nano, available, currency)
     limits = budgets.applying(connection, request_id) if amount_nano else []
     budgets.check(limits, amount_nano)
     connection.execute(
@@ -285,7 +287,9 @@ def _locked(connection: Connection, request_id: str) -> tuple[Hold, list[Source]
     credit_nano = lock_tenant(connection, hold.tenant_id, hold.currency)
     current = find(connection, request_id)
     assert current is not None
-    return current, funding.sources(connection, hold.tenant_id, hold.currency, credit_nano)
+    return current, funding.sources(
+        connection, hold.tenant_id, hold.currency, credit_nano, request_id
+    )
 
 
 _BOOKED = select(transfers.c.id, transfers.c.amount_nano).where(

@@ -15,18 +15,24 @@ from metering.tables import tenants
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """A tenant's terms. A limit of 0 is prepaid; a null alert warns of nothing."""
+    """A tenant's terms. A limit of 0 is prepaid; a null alert warns of nothing.
+
+    Since `paused_at_us` nothing new is had on account, because an invoice is overdue.
+    """
 
     receivable_limit_nano: int
     alert_below_nano: int | None
+    paused_at_us: int | None = None
 
 
 PREPAID = Terms(0, None)
 
 
-_TERMS = select(credit_terms.c.receivable_limit_nano, credit_terms.c.alert_below_nano).where(
-    credit_terms.c.tenant_id == bindparam("tenant_id")
-)
+_TERMS = select(
+    credit_terms.c.receivable_limit_nano,
+    credit_terms.c.alert_below_nano,
+    credit_terms.c.paused_at_us,
+).where(credit_terms.c.tenant_id == bindparam("tenant_id"))
 
 
 def terms_of(connection: Connection, tenant_id: str) -> Terms:
@@ -38,6 +44,13 @@ def terms_of(connection: Connection, tenant_id: str) -> Terms:
 def receivable_limit(connection: Connection, tenant_id: str) -> int:
     """What the tenant may owe at most, in nano."""
     return terms_of(connection, tenant_id).receivable_limit_nano
+
+
+def pause(connection: Connection, tenant_id: str, at_us: int | None) -> None:
+    """Let a postpaid tenant have nothing new on account from now on; null ends that."""
+    connection.execute(
+        update(credit_terms).where(credit_terms.c.tenant_id == tenant_id).values(paused_at_us=at_us)
+    )
 
 
 def change(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, select, update
 
 from billing.errors import PaymentConflict
-from billing.invoices import parties, queries, wording
+from billing.invoices import issuing, parties, queries, wording
 from billing.invoices.queries import Invoice
+from billing.invoices.tables import credit_notes, invoice_payments
 from billing.payments import outbox
-from billing.payments.tables import payment_accounts
+from billing.payments.tables import payment_accounts, payment_outbox
 from billing.rows import insert_once
 
 DAY_US = 86_400 * 10**6
@@ -105,6 +107,61 @@ def withdraw(connection: Connection, invoice_id: str) -> bool:
         return False
     invoice = {"object": "invoice", "of": invoice_id}
     return outbox.enqueue(connection, found.row.tenant_id, "void", invoice_id, {"invoice": invoice})
+
+
+def tell_settled(connection: Connection, invoice_id: str) -> None:
+    """Queue what was credited of a pushed invoice and, once it is paid, that it was outside.
+
+    To be called in the transaction that credits it or takes a payment in. What was told is not told
+    again. The provider hears of no more than its invoice comes to, which is what is due here: the
+    rest is of charges that credit had paid before.
+    """
+    if not outbox.is_queued(connection, "invoice", invoice_id):
+        return
+    row = issuing.locked(connection, invoice_id)
+    invoice = {"object": "invoice", "of": invoice_id}
+    through_it = connection.scalar(
+        select(invoice_payments.c.id)
+        .where(invoice_payments.c.invoice_id == invoice_id)
+        .where(invoice_payments.c.method != issuing.MANUAL)
+        .limit(1)
+    )
+    told_paid = outbox.is_queued(connection, "paid_outside", invoice_id)
+    left = int(row["due_minor"])
+    for note in connection.execute(
+        select(credit_notes)
+        .where(credit_notes.c.invoice_id == invoice_id)
+        .order_by(credit_notes.c.issued_at_us, credit_notes.c.id)
+    ).all():
+        amount = min(note.amount_minor, left)
+        left -= amount
+        subject = f"{invoice_id}/{note.number}"
+        if not amount or outbox.is_queued(connection, "credit_note", subject):
+            continue
+        # There, a note first takes off what is still to pay; of what is paid it is said outside.
+        outside = amount if through_it is not None or told_paid else 0
+        outbox.enqueue(
+            connection,
+            row["tenant_id"],
+            "credit_note",
+            subject,
+            {"invoice": invoice, "amount": amount, "outside": outside, "memo": note.reason},
+        )
+    if row["state"] == "paid" and left and through_it is None:
+        outbox.enqueue(
+            connection, row["tenant_id"], "paid_outside", invoice_id, {"invoice": invoice}
+        )
+
+
+def told_credit(connection: Connection, invoice_id: str) -> int:
+    """How much of an invoice's credit notes the provider is told, in minor units."""
+    rows = connection.execute(
+        select(payment_outbox.c.body).where(
+            payment_outbox.c.action == "credit_note",
+            payment_outbox.c.subject.startswith(f"{invoice_id}/", autoescape=True),
+        )
+    )
+    return sum(json.loads(row.body)["amount"] for row in rows)
 
 
 def note_past_due(connection: Connection, tenant_id: str, since_us: int | None) -> None:

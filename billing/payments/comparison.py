@@ -15,7 +15,7 @@ from billing.differences import Difference
 from billing.errors import ProviderFailed, ProviderRefused
 from billing.invoices import issuing
 from billing.invoices.tables import invoice_payments, invoices
-from billing.payments import outbox
+from billing.payments import collection, outbox
 from billing.payments.provider import (
     Busy,
     Faulted,
@@ -63,6 +63,7 @@ class _Invoice:
     due_minor: int
     paid_minor: int  # through the provider's own invoice
     collectible_minor: int  # what the provider has still to collect
+    credited_minor: int  # what the provider was told of credit notes
     provider_id: str | None
     is_queued: bool
     is_told: bool  # all of it was sent
@@ -195,6 +196,7 @@ def _check_invoice(
             ("invoice due = provider's total", ours.due_minor, there.total_minor),
             ("invoice's payment = provider's", there.paid_minor, ours.paid_minor),
             ("invoice to collect = provider's", ours.collectible_minor, still_open),
+            ("invoice's credit notes = provider's", ours.credited_minor, there.credited_minor),
         ):
             if expected != actual:
                 yield Difference(check, subject, str(expected), str(actual))
@@ -228,6 +230,7 @@ def _ours(connection: Connection, tenant_id: str, period: str | None) -> _Ours:
             row["due_minor"],
             paid,
             max(0, left - given_back),
+            collection.told_credit(connection, row["id"]),
             provider_id,
             row["id"] in queued,
             row["id"] not in unsent,

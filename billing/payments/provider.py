@@ -46,8 +46,9 @@ class InvoiceState:
     subject: str | None  # our id
     status: str
     total_minor: int
-    paid_minor: int
+    paid_minor: int  # through the provider: what came in another way is told it, and not counted
     remaining_minor: int
+    credited_minor: int  # by credit notes
     payment_failed: bool
 
 

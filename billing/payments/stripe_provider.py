@@ -33,7 +33,13 @@ SIGNATURE_TOLERANCE_S = 300
 TIMEOUT_S = 20
 PAGE = 100  # the most that Stripe lists at once
 CLOCKS_DIFFER_S = 3600
-_FINALISED = ("open", "paid", "void", "uncollectible")
+# Where an invoice stands, once this was done to it.
+_DONE_AT = {
+    "finalise": ("open", "paid", "void", "uncollectible"),
+    "void": ("void",),
+    "paid_outside": ("paid",),
+}
+_OURS_OUTSIDE = "payment_record"  # the kind of payments that only stand in Stripe's books
 _ENDED = {"won": "won", "lost": "lost"}
 
 
@@ -61,6 +67,8 @@ class StripeProvider:
             "item": self._item,
             "finalise": self._finalise,
             "void": self._void,
+            "credit_note": self._credit_note,
+            "paid_outside": self._paid_outside,
             "recharge": self._recharge,
             "refund": self._refund,
         }
@@ -105,7 +113,7 @@ class StripeProvider:
     def invoice(self, provider_id: str) -> InvoiceState:
         """How an invoice stands at Stripe."""
         with _translated():
-            found = self._client.v1.invoices.retrieve(provider_id)
+            found = self._client.v1.invoices.retrieve(provider_id, {"expand": ["payments"]})
         return _invoice_state(found)
 
     def session(self, provider_id: str) -> TopUpState:
@@ -153,7 +161,9 @@ class StripeProvider:
     def invoices(self, customer_id: str) -> list[InvoiceState]:
         """Every invoice of a customer; see `Provider.invoices`."""
         with _translated():
-            listed = self._client.v1.invoices.list({"customer": customer_id, "limit": PAGE})
+            listed = self._client.v1.invoices.list(
+                {"customer": customer_id, "limit": PAGE, "expand": ["data.payments"]}
+            )
             return [_invoice_state(found) for found in listed.auto_paging_iter()]
 
     def payments(self, customer_id: str) -> list[TopUpState]:
@@ -229,6 +239,21 @@ class StripeProvider:
     def _void(self, _subject: str, body: Body, options: Any) -> Any:
         return self._client.v1.invoices.void_invoice(body["invoice"], {}, options)
 
+    def _credit_note(self, subject: str, body: Body, options: Any) -> Any:
+        params: Any = {
+            "invoice": body["invoice"],
+            "amount": body["amount"],
+            "memo": body["memo"],
+            "metadata": {SUBJECT: subject},
+        }
+        if body["outside"]:  # of what was paid already: it went into credit that we keep
+            params["out_of_band_amount"] = body["outside"]
+        return self._client.v1.credit_notes.create(params, options)
+
+    def _paid_outside(self, _subject: str, body: Body, options: Any) -> Any:
+        params: Any = {"paid_out_of_band": True}
+        return self._client.v1.invoices.pay(body["invoice"], params, options)
+
     def _recharge(self, subject: str, body: Body, options: Any) -> Any:
         params: Any = {
             "customer": body["customer"],
@@ -282,10 +307,9 @@ class StripeProvider:
         return 0.0
 
     def _find(self, action: str, subject: str, body: Body, since_us: int) -> str | None:
-        if action in ("finalise", "void"):
+        if action in _DONE_AT:
             found = self._client.v1.invoices.retrieve(body["invoice"])
-            done = ("void",) if action == "void" else _FINALISED
-            return found.id if found.status in done else None
+            return found.id if found.status in _DONE_AT[action] else None
         if action == "meter":  # an event has no address of its own: what it added up to has
             return subject if self._metered(body) >= body["told"] + body["value"] else None
         listed: Any
@@ -294,6 +318,8 @@ class StripeProvider:
             listed = self._client.v1.customers.list(since)
         elif action == "item":
             listed = self._client.v1.invoice_items.list({"invoice": body["invoice"]})
+        elif action == "credit_note":
+            listed = self._client.v1.credit_notes.list({"invoice": body["invoice"]})
         elif action == "invoice":
             listed = self._client.v1.invoices.list({"customer": body["customer"]})
         elif action == "recharge":
@@ -317,8 +343,14 @@ def _invoice_state(found: Any) -> InvoiceState:
         subject=_subject(found),
         status=str(found.status),
         total_minor=found.total,
-        paid_minor=found.amount_paid,
+        paid_minor=sum(
+            payment.amount_paid or 0
+            for payment in (found.payments.data if found.payments else ())
+            if payment.status == "paid" and payment.payment.type != _OURS_OUTSIDE
+        ),
         remaining_minor=found.amount_remaining,
+        credited_minor=found.pre_payment_credit_notes_amount
+        + found.post_payment_credit_notes_amount,
         payment_failed=bool(found.attempted) and found.status == "open",
     )
 

@@ -35,6 +35,7 @@ class Order(msgspec.Struct, forbid_unknown_fields=True):
 
 RAISED: dict[str, Exception] = {
     "credit": billing_errors.InsufficientCredit(2 * 10**9, 10**8, "USD"),
+    "overdue": billing_errors.PaymentOverdue(2 * 10**9, 0, "USD"),
     "ceiling": billing_errors.CostCeilingTooLow(10**9, 5 * 10**8, "EUR"),
     "rate": api_errors.RateLimited(60, 7),
     "missing": api_errors.MissingKey("send a key"),
@@ -188,6 +189,7 @@ def test_authentication_problems_name_the_scheme(client: TestClient[Litestar]) -
     [
         ("missing", 401, "authentication_error", "missing_key", None),
         ("credit", 402, "insufficient_quota", "insufficient_credit", None),
+        ("overdue", 402, "insufficient_quota", "payment_overdue", None),
         ("role", 403, "permission_error", "forbidden", None),
         ("rate", 429, "rate_limit_error", "rate_limited", None),
         ("long", 400, "invalid_request_error", "context_length_exceeded", "prompt"),

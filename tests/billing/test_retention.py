@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -45,12 +46,17 @@ def settler(database: Engine, tmp_path: Path) -> Settlement:
 def finish(
     connection: Connection, settler: Settlement, request_id: str, tenant: str, user: str, **fields
 ) -> None:
-    made = add_request(connection, request_id, tenant, prompt="secret", end_user=user)
+    content = {"prompt": "secret", "content_salt": salt_of(request_id)}
+    made = add_request(connection, request_id, tenant, end_user=user, **content)
     HoldGate().admit(connection, made, expires_at_us=FAR_US)
     final = ended(
         connection, settler, summary(request_id=request_id, **fields), output="secret answer"
     )
     emit(connection, final)
+
+
+def salt_of(request_id: str) -> str:
+    return hashlib.sha256(request_id.encode()).hexdigest()
 
 
 def contents(connection: Connection) -> str:
@@ -89,8 +95,11 @@ def test_erasing_a_users_content_leaves_receipts_that_verify_and_books_that_agre
             assert other is not None
             assert other.output == "secret answer"
             assert blocks(connection, kept) != []
-        assert receipts.receipt(connection, "ten_1", "req_0") == before
-        receipts.verify(before, receipts.public_keys(connection))
+        after = receipts.receipt(connection, "ten_1", "req_0")
+        assert after is not None
+        assert after | {"content_salt": salt_of("req_0")} == before
+        assert "content_salt" not in after
+        receipts.verify(after, receipts.public_keys(connection))
         assert complaints(connection) == []
 
 
@@ -100,7 +109,9 @@ def test_nothing_of_a_tenants_content_is_left_but_of_what_still_runs(
     with transaction(database) as connection:
         assert retention.erase(connection, "ten_1", Chosen()) == 2
         assert retention.erase(connection, "ten_2", Chosen()) == 1
-        assert contents(connection).count("secret") == 1
+        left = contents(connection)
+        assert left.count("secret") == 1
+        assert not [number for number in range(4) if salt_of(f"req_{number}") in left]
         kinds = set(connection.scalars(select(usage_events.c.kind)))
         assert kinds == {"energy", "terminal"}
         assert complaints(connection) == []

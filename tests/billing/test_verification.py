@@ -19,6 +19,7 @@ from billing.receipt_documents import ReviewTerms, epoch_us, iso, receipt_docume
 from billing.signing import ALGORITHM, Signer
 from billing.tariffs import document_sha256, shipped
 from billing.verification import compare_answer, verify, verify_adjustment
+from metering import content_hash
 from metering.events import RequestSummary
 
 TERMS = shipped()["composite"]
@@ -41,7 +42,7 @@ def sign(signer: Signer, document: dict[str, Any], name: str = "receipt") -> Env
     return {name: json.loads(sealed.text), "signature": signature, "sha256": sealed.sha256}
 
 
-def receipt_of(request: RequestSummary) -> dict[str, Any]:
+def receipt_of(request: RequestSummary, salt: str | None = None) -> dict[str, Any]:
     return receipt_document(
         request,
         VERSION,
@@ -49,6 +50,7 @@ def receipt_of(request: RequestSummary) -> dict[str, Any]:
         engine=ENGINE,
         review=ReviewTerms("audit", 250_000_000, "operator"),
         parameters={"temperature": 0.7, "seed": 5, "draft": True, "top_k": None, "stop": ["END"]},
+        salt=salt,
         test_mode=False,
         issued_at_us=ISSUED_US,
     )
@@ -341,3 +343,46 @@ def test_a_receipt_nested_too_deeply_is_malformed(signer: Signer, envelope: Enve
 def test_times_are_exact_to_the_microsecond(at_us: int) -> None:
     assert epoch_us(iso(at_us)) == at_us
     assert len(iso(at_us)) == 27
+
+
+SALT = "5a" * 32
+
+
+@pytest.fixture
+def salted(signer: Signer, answer: dict[str, Any]) -> dict[str, Any]:
+    document = receipt_of(summary(), salt=SALT)
+    document["output"]["sha256"] = content_hash.of_text(SALT, TEXT)
+    return answer | {"receipt": sign(signer, document) | {"content_salt": SALT}}
+
+
+def test_a_salted_receipt_proves_the_answer_with_its_salt_and_confirms_no_guess_without(
+    signer: Signer, salted: dict[str, Any]
+) -> None:
+    envelope = salted["receipt"]
+    assert envelope["receipt"]["schema"] == "dflash.receipt/2"
+    verify(envelope, signer.key_set())
+    assert compare_answer(salted) == ()
+    written = json.dumps(envelope["receipt"])
+    assert hashlib.sha256(TEXT.encode()).hexdigest() not in written
+    assert hashlib.sha256(b'["END"]').hexdigest() not in written
+    del envelope["content_salt"]
+    verify(envelope, signer.key_set())
+    assert compare_answer(salted) == ("output",)
+
+
+@pytest.mark.parametrize(
+    ("salt", "fault"),
+    [
+        ("00" * 32, ReceiptFault.ANSWER_DIFFERS),
+        ("5a", ReceiptFault.MALFORMED),
+        ("no hex", ReceiptFault.MALFORMED),
+        (7, ReceiptFault.MALFORMED),
+    ],
+)
+def test_a_salt_that_is_another_or_none_proves_nothing(
+    salted: dict[str, Any], salt: object, fault: ReceiptFault
+) -> None:
+    salted["receipt"]["content_salt"] = salt
+    with pytest.raises(InvalidReceipt) as refusal:
+        compare_answer(salted)
+    assert refusal.value.reason is fault

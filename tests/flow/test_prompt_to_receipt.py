@@ -25,7 +25,8 @@ def test_an_answer_comes_with_a_receipt_that_verifies_offline(
     assert answer["status"] == "completed"
     assert answer["usage"]["output_tokens"] == 24
     receipt = answer["receipt"]["receipt"]
-    assert receipt["output"]["sha256"] == hashlib.sha256(answer["output"].encode()).hexdigest()
+    salted = bytes.fromhex(answer["receipt"]["content_salt"]) + answer["output"].encode()
+    assert receipt["output"]["sha256"] == hashlib.sha256(salted).hexdigest()
     assert sum(Decimal(line["amount"]) for line in receipt["lines"]) == Decimal(receipt["total"])
     assert receipt["energy"]["class"] in {"measured", "estimated"}
 

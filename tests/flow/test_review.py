@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from typing import Any
@@ -16,9 +15,10 @@ from sqlalchemy import Engine, select
 from api import keys, tenants
 from api.roles import Role
 from billing.credit_tables import notices
-from metering import calibration
+from metering import calibration, content_hash
 from metering.calibration.fitting import Report, fit
 from metering.database import open_database, snapshot, transaction
+from metering.tables import requests
 
 PROMPT = {"prompt": "write to ann@mail.example", "max_tokens": 12, "seed": 7, "temperature": 1.5}
 TEXT = {"prompt": "hello", "max_tokens": 6, "temperature": 1.5, "seed": 3, "n": 2}
@@ -46,9 +46,10 @@ def test_a_doubtful_answer_waits_for_its_reviewer_and_comes_back_corrected(
         told = connection.scalars(
             select(notices.c.data).where(notices.c.type == "review.resolved")
         ).one()
+        salt = connection.scalar(select(requests.c.content_salt).where(requests.c.id == request_id))
     outcome = json.loads(told)
     assert outcome["outcome_url"] == f"/generations/{request_id}"
-    corrected = hashlib.sha256(b"Ask ann@mail.example.").hexdigest()
+    corrected = content_hash.of_text(salt, "Ask ann@mail.example.")
     assert outcome["edited_output_sha256"] == corrected
     assert "ann@" not in told
     refused = own_home.dflash("calibrate", "confidence", check=False)
@@ -108,7 +109,7 @@ def give_back(gateway: Gateway, key: str, reviewer: str, request_id: str) -> Non
         view = client.get(f"/generations/{request_id}").raise_for_status().json()
     assert view["review"]["corrected_output"] == "Ask ann@mail.example."
     assert (view["review"]["withheld"], view["review"]["verdict"]) == (False, "edit")
-    digest = hashlib.sha256(view["output"].encode()).hexdigest()
+    digest = content_hash.of_text(view["receipt"]["content_salt"], view["output"])
     assert digest == view["receipt"]["receipt"]["output"]["sha256"]
 
 

@@ -22,6 +22,7 @@ from sqlalchemy.schema import DropTable
 import api.limit_tables
 import api.tables
 import api.webhook_tables
+import billing.charged_tables
 import billing.credit_tables
 import billing.invoices.tables
 import billing.payments.tables

@@ -59,6 +59,7 @@ class Stripe(Objects):
             "/v1/checkout/sessions": self.sessions,
             "/v1/payment_intents": self.intents,
             "/v1/refunds": self.refunds,
+            "/v1/credit_notes": self.credit_notes,
             "/v1/billing/meter_events": self.meter_events,
         }
         if path in whole:
@@ -67,9 +68,9 @@ class Stripe(Objects):
             except (KeyError, ValueError) as error:
                 raise invalid(f"missing or bad: {error}") from None
         parts = path.split("/")
-        if path.startswith("/v1/invoices/") and parts[-1] in ("finalize", "void"):
-            invoice = self.get(parts[3], "invoice")
-            return self.finalize(invoice) if parts[-1] == "finalize" else self.void(invoice)
+        done = {"finalize": self.finalize, "void": self.void, "pay": self.pay_outside}
+        if path.startswith("/v1/invoices/") and parts[-1] in done:
+            return done[parts[-1]](self.get(parts[3], "invoice"), params)
         raise Rejection(404, "invalid_request_error", f"Unrecognized request URL {path}")
 
     def read(self, path: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -80,6 +81,7 @@ class Stripe(Objects):
             "payment_intents": "payment_intent",
             "refunds": "refund",
             "disputes": "dispute",
+            "credit_notes": "credit_note",
         }
         parts = path.split("/")[2:]
         if parts[:2] == ["billing", "meters"]:
@@ -90,15 +92,20 @@ class Stripe(Objects):
             return self.get(parts[2], "checkout.session")
         if parts[0] == "invoice_payments":
             return self.list("invoice_payment", intent=params["payment"]["payment_intent"])
+        expanded = set(params.get("expand", {}).values())
         kind = kinds[parts[0]]
         if parts[-1] == "payment_methods":
             return self.list("payment_method", customer=parts[1])
         if len(parts) == 2:
-            return self.get(parts[1], kind)
+            return self.expanded(self.get(parts[1], kind), "payments" in expanded)
         wanted = {name: params.get(name) for name in ("customer", "invoice", "payment_intent")}
         found = self.list(kind, **wanted)
         since = int(params.get("created", {}).get("gte", 0))
-        found["data"] = [each for each in found["data"] if each["created"] >= since]
+        found["data"] = [
+            self.expanded(each, "data.payments" in expanded)
+            for each in found["data"]
+            if each["created"] >= since
+        ]
         return found
 
     def keyed(self, path: str, params: dict[str, Any], key: str | None) -> tuple[int, Any]:

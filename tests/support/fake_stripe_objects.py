@@ -1,7 +1,8 @@
 """What a Stripe of our own knows: its objects, their rules, and what the world does to them.
 
-Invoices: items only into drafts, finalised once, voided only while open. `act` is what customers
-and banks do.
+Invoices: items only into drafts, finalised once, voided only while open. Credit notes: no more than
+the invoice, first of what is still to pay; of the rest it has to be said where it went. `act` is
+what customers and banks do.
 """
 
 from __future__ import annotations
@@ -110,6 +111,8 @@ class Objects:
             amount_due=0,
             amount_paid=0,
             amount_remaining=0,
+            pre_payment_credit_notes_amount=0,
+            post_payment_credit_notes_amount=0,
             attempted=False,
             auto_advance=False,
             description=params.get("description"),
@@ -137,14 +140,70 @@ class Objects:
             metadata=params.get("metadata", {}),
         )
 
-    def finalize(self, invoice: dict[str, Any]) -> dict[str, Any]:
+    def expanded(self, found: dict[str, Any], with_payments: bool) -> dict[str, Any]:
+        """An object as it is answered: what it has of others only where that was asked for."""
+        if not with_payments:
+            return found
+        return found | {"payments": self.list("invoice_payment", invoice=found["id"])}
+
+    def finalize(self, invoice: dict[str, Any], _params: dict[str, Any]) -> dict[str, Any]:
         if invoice["status"] != "draft":
             raise invalid("This invoice is already finalized")
         invoice["status"] = "open"
         self.emit("invoice.finalized", invoice)
         return invoice
 
-    def void(self, invoice: dict[str, Any]) -> dict[str, Any]:
+    def pay_outside(self, invoice: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
+        if params.get("paid_out_of_band") != "true":
+            raise invalid("this test only pays out of band")
+        if invoice["status"] not in ("open", "uncollectible"):
+            raise invalid("Invoice is already paid, or not open")
+        amount = invoice["amount_remaining"]
+        invoice |= {"status": "paid", "amount_remaining": 0}
+        invoice["amount_paid"] += amount
+        self.make(
+            "inpay",
+            "invoice_payment",
+            invoice=invoice["id"],
+            status="paid",
+            amount_paid=amount,
+            payment={"type": "payment_record"},
+        )
+        self.emit("invoice.paid", invoice)
+        return invoice
+
+    def credit_notes(self, params: dict[str, Any]) -> dict[str, Any]:
+        invoice = self.get(params["invoice"], "invoice")
+        amount, outside = int(params["amount"]), int(params.get("out_of_band_amount", 0))
+        if invoice["status"] not in ("open", "paid"):
+            raise invalid("You can only create credit notes for open or paid invoices")
+        before = sum(invoice[f"{when}_payment_credit_notes_amount"] for when in ("pre", "post"))
+        if not 0 < amount <= invoice["total"] - before:
+            raise invalid("The credit note's amount is more than what is left of the invoice")
+        off = min(amount, invoice["amount_remaining"])
+        if outside != amount - off:
+            raise invalid("refund, credit and out_of_band must add up to what was paid already")
+        invoice["pre_payment_credit_notes_amount"] += off
+        invoice["post_payment_credit_notes_amount"] += amount - off
+        invoice["amount_due"] -= off
+        invoice["amount_remaining"] -= off
+        if invoice["status"] == "open" and invoice["amount_remaining"] == 0:
+            invoice["status"] = "paid"
+            self.emit("invoice.paid", invoice)
+        made = self.make(
+            "cn",
+            "credit_note",
+            invoice=invoice["id"],
+            customer=invoice["customer"],
+            amount=amount,
+            out_of_band_amount=outside or None,
+            memo=params.get("memo"),
+            metadata=params.get("metadata", {}),
+        )
+        self.emit("credit_note.created", made)
+        return made
+
+    def void(self, invoice: dict[str, Any], _params: dict[str, Any]) -> dict[str, Any]:
         if invoice["status"] not in ("open", "uncollectible"):
             raise invalid("You can only void an open invoice")
         invoice["status"] = "void"
@@ -285,6 +344,8 @@ class Objects:
                 invoice=invoice["id"],
                 intent=paid["id"],
                 status="paid",
+                amount_paid=invoice["amount_due"],
+                payment={"type": "payment_intent", "payment_intent": paid["id"]},
             )
             self.emit("invoice.paid", invoice)
             return paid["id"]

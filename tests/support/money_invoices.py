@@ -9,7 +9,7 @@ from hypothesis.stateful import precondition, rule
 from money_world import HOLD_US, TENANTS, World, sometimes
 from sqlalchemy import func, select
 
-from billing import periods
+from billing import charged_hours, periods
 from billing.errors import InvoiceConflict
 from billing.invoices import closing, credit_notes, issuing
 from billing.invoices.parties import Issuer
@@ -64,6 +64,12 @@ class Invoicing(World):
     def teardown(self) -> None:
         self.close_all()
         super().teardown()
+
+    @rule()
+    def count_charges(self) -> None:
+        """The hours that are over; what comes later touches them again."""
+        while charged_hours.count(self.database, self.now_us):
+            pass
 
     @precondition(lambda self: self.closed)
     @rule(data=st.data(), tenant=st.sampled_from(TENANTS))

@@ -8,55 +8,17 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from invoice_world import Month, at
-from sqlalchemy import Connection, update
+from invoice_world import Month
+from sqlalchemy import update
+from stripe_invoices import DUE, compared, deliver, issued, named, pushed
 from stripe_process import StripeProcess
 
-from billing.invoices import closing, issuing
-from billing.payments import collection, comparison, outbox, top_ups, webhooks
-from billing.payments.comparison import Comparison
+from billing.invoices import issuing
+from billing.payments import comparison, outbox, top_ups
 from billing.payments.tables import payment_outbox
 from billing.reconciliation_cli import reconcile
 from metering.cli_context import CliContext
 from metering.database import transaction
-
-DUE = 400
-
-
-def issued(month: Month, *, is_told: bool = True) -> str:
-    """An invoice over 4.00, all of it due and queued."""
-    when = at("2026-11-10 12:00")
-    charged = month.serve("req_1", ended_us=when, tokens=999_995)
-    month.on_account("req_1", "ten_1", charged, at_us=when)
-    month.now_us = at("2026-12-04 00:00")
-
-    def queue(connection: Connection, invoice_id: str) -> None:
-        if is_told:
-            collection.collect(connection, invoice_id)
-
-    (closed,) = closing.close(month.database, "2026-11", witness=queue)
-    assert closed.invoice_id is not None
-    return closed.invoice_id
-
-
-def pushed(month: Month, stripe: StripeProcess) -> tuple[str, str]:
-    """The same, and Stripe has it: our id, and its."""
-    invoice_id = issued(month)
-    outbox.push(month.database, stripe.provider)
-    return invoice_id, stripe.one("invoice")["id"]
-
-
-def compared(month: Month, stripe: StripeProcess, **scope: Any) -> Comparison:
-    return comparison.compare(month.database, stripe.provider, **scope)
-
-
-def named(found: Comparison) -> set[str]:
-    return {difference.check for difference in found.differences}
-
-
-def deliver(month: Month, stripe: StripeProcess) -> None:
-    for event in stripe.events():
-        webhooks.receive(month.database, stripe.provider, *event)
 
 
 def top_up(month: Month, stripe: StripeProcess) -> str:

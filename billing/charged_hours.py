@@ -1,0 +1,336 @@
+"""Charges added up by the hour, for pages that show months: a projection of the rated lines.
+
+Whoever stores a line touches its hour in the same transaction and under the tenant's lock; an hour
+that is over is then counted. A reader takes counted hours as they were added up and reads the
+lines of the others, so what it sees is exact at every moment. Invoices are made of the lines.
+
+    start_us                                            end_us
+    [ lines )[ counted )[ counted )[ lines )[ counted )[ lines )
+    part of an hour               touched since           part of an hour
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, tzinfo
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Double,
+    Engine,
+    Insert,
+    Numeric,
+    and_,
+    case,
+    cast,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from billing.charged_tables import charged_hours, hour_charges
+from billing.differences import Difference
+from billing.ledger.accounts import lock_tenant
+from billing.ledger.balances import currency_of
+from billing.tables import rated_lines
+from metering.database import snapshot, transaction
+from metering.local_days import filled
+
+HOUR_US = 3600 * 10**6
+SETTLES_US = 10 * 60 * 10**6  # for so long after its end an hour is likely to be added to
+HOURS_MAX = 24  # counted in one transaction: it has the tenant's lock
+MILLION = 1_000_000
+
+Stretch = tuple[int, int]  # [start_us, end_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """Lines that are alike, added up; `unit_price` is null where theirs differ."""
+
+    tariff_version_id: str
+    component: str
+    detail: str
+    unit: str
+    quantity_millionths: int
+    unit_price: str | None
+    amount_nano: int
+
+
+def touch(connection: Connection, tenant_id: str, at_us: int) -> None:
+    """Note that lines of this moment were added. The caller has the tenant's lock."""
+    connection.execute(
+        _touch(connection.dialect.name),
+        {"tenant_id": tenant_id, "start_us": at_us - at_us % HOUR_US, "is_counted": False},
+    )
+
+
+@cache
+def _touch(dialect: str) -> Insert:
+    insert_into = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    return insert_into(charged_hours).on_conflict_do_update(
+        index_elements=["tenant_id", "start_us"],
+        set_={"is_counted": False},
+        where=charged_hours.c.is_counted,
+    )
+
+
+def count(database: Engine, now_us: int) -> int:
+    """Count hours of one tenant that are over and were touched since; how many there were."""
+    hour = charged_hours.c
+    due = select(hour.tenant_id, hour.start_us).where(
+        hour.is_counted.is_(False), hour.start_us <= now_us - HOUR_US - SETTLES_US
+    )
+    with snapshot(database) as connection:
+        first = connection.execute(due.order_by(hour.tenant_id, hour.start_us).limit(1)).first()
+    if first is None:
+        return 0
+    with transaction(database) as connection:
+        lock_tenant(connection, first.tenant_id, currency_of(connection, first.tenant_id))
+        of_tenant = due.where(hour.tenant_id == first.tenant_id)
+        rows = connection.execute(of_tenant.order_by(hour.start_us).limit(HOURS_MAX)).all()
+        for row in rows:
+            _count(connection, row.tenant_id, row.start_us)
+    return len(rows)
+
+
+def rebuild(connection: Connection) -> None:
+    """Note every hour that holds a line as to be counted anew."""
+    connection.execute(delete(hour_charges))
+    connection.execute(delete(charged_hours))
+    start = rated_lines.c.event_time_us - rated_lines.c.event_time_us % HOUR_US
+    connection.execute(
+        insert(charged_hours).from_select(
+            ["tenant_id", "start_us", "is_counted"],
+            select(rated_lines.c.tenant_id, start, literal(False)).distinct(),
+        )
+    )
+
+
+def sums(connection: Connection, tenant_id: str, start_us: int, end_us: int) -> list[Sum]:
+    """The lines of requests that ended in [start, end), alike ones added up, in no order."""
+    line, hour = rated_lines.c, hour_charges.c
+    first_us, last_us, stretches = _divided(connection, tenant_id, start_us, end_us)
+    counted = (
+        select(
+            hour.tariff_version_id,
+            hour.component,
+            hour.detail,
+            hour.unit,
+            func.sum(hour.quantity_millionths),
+            func.min(hour.unit_price_low),
+            func.max(hour.unit_price_high),
+            func.sum(hour.amount_nano),
+        )
+        .join(charged_hours, _same_hour())
+        .where(*_counted(tenant_id, first_us, last_us))
+        .group_by(hour.tariff_version_id, hour.component, hour.detail, hour.unit)
+    )
+    alike = (line.tariff_version_id, line.component, line.detail, line.unit)
+    found: dict[tuple[str, ...], Sum] = {}
+    for row in _each(
+        connection,
+        counted if first_us < last_us else None,
+        [
+            select(
+                *alike,
+                func.sum(millionths(connection, line.quantity)),
+                func.min(line.unit_price),
+                func.max(line.unit_price),
+                func.sum(line.amount_nano),
+            )
+            .where(*_lines_of(tenant_id, stretch))
+            .group_by(*alike)
+            for stretch in stretches
+        ],
+    ):
+        _add(found, row)
+    return list(found.values())
+
+
+def daily(
+    connection: Connection, tenant_id: str, start_us: int, end_us: int, zone: tzinfo
+) -> Counter[tuple[date, str, str]]:
+    """Nano of each (day of the zone, component, currency) in [start, end)."""
+    totals: Counter[tuple[date, str, str]] = Counter()
+    ended, line, hour = rated_lines.c.event_time_us, rated_lines.c, hour_charges.c
+    owned = (line.tenant_id == tenant_id, ended >= start_us, ended < end_us)
+    days: dict[int, date] = {}  # the hours that lie in one day, whole
+    parts: list[tuple[date, Stretch]] = []
+    for day, day_us, next_us in filled(connection, ended, owned, zone):
+        first_us, last_us, stretches = _divided(connection, tenant_id, day_us, next_us)
+        days |= dict.fromkeys(range(first_us, last_us, HOUR_US), day)
+        parts += [(day, stretch) for stretch in stretches]
+    if days:
+        counted = (
+            select(hour.start_us, hour.component, hour.currency, func.sum(hour.amount_nano))
+            .join(charged_hours, _same_hour())
+            .where(*_counted(tenant_id, min(days), max(days) + HOUR_US))
+            .group_by(hour.start_us, hour.component, hour.currency)
+        )
+        for at_us, component, currency, amount in connection.execute(counted):
+            if at_us in days:
+                totals[days[at_us], component, currency] += int(amount)
+    for day, stretch in parts:
+        within = (
+            select(line.component, line.currency, func.sum(line.amount_nano))
+            .where(*_lines_of(tenant_id, stretch))
+            .group_by(line.component, line.currency)
+        )
+        for component, currency, amount in connection.execute(within):
+            totals[day, component, currency] += int(amount)
+    return totals
+
+
+def check(connection: Connection) -> Iterator[Difference]:
+    """Every tenant and hour whose count is not what its lines come to. Reads all lines."""
+    line, hour = rated_lines.c, hour_charges.c
+    start = line.event_time_us - line.event_time_us % HOUR_US
+    held = {
+        (tenant, at): int(nano)
+        for tenant, at, nano in connection.execute(
+            select(line.tenant_id, start.label("hour"), func.sum(line.amount_nano)).group_by(
+                line.tenant_id, "hour"
+            )
+        )
+    }
+    counted = {
+        (tenant, at): int(nano)
+        for tenant, at, nano in connection.execute(
+            select(hour.tenant_id, hour.start_us, func.sum(hour.amount_nano)).group_by(
+                hour.tenant_id, hour.start_us
+            )
+        )
+    }
+    known = {
+        (row.tenant_id, row.start_us): row.is_counted
+        for row in connection.execute(select(charged_hours))
+    }
+    for place in sorted(held.keys() | known.keys()):
+        subject = f"{place[0]} hour {place[1]}"
+        if place not in known:
+            yield Difference("hours with charges are known", subject, str(held[place]), "none")
+        elif known[place] and held.get(place, 0) != counted.get(place, 0):
+            expected, found = str(held.get(place, 0)), str(counted.get(place, 0))
+            yield Difference("charges counted by the hour = lines", subject, expected, found)
+
+
+def millionths(connection: Connection, quantity: Column[str]) -> ColumnElement[Any]:
+    """A decimal column in whole millionths, so that its sum is exact on both databases."""
+    if connection.dialect.name == "postgresql":
+        return cast(quantity, Numeric) * MILLION
+    # A double holds every sum of a million tokens and six places exactly enough to be rounded.
+    fraction = cast(func.round(cast(quantity, Double) * MILLION), BigInteger)
+    whole = cast(quantity, BigInteger) * MILLION
+    return case((func.instr(quantity, ".") == 0, whole), else_=fraction)
+
+
+def _count(connection: Connection, tenant_id: str, start_us: int) -> None:
+    line, hour = rated_lines.c, hour_charges.c
+    connection.execute(
+        delete(hour_charges).where(hour.tenant_id == tenant_id, hour.start_us == start_us)
+    )
+    alike = (line.tariff_version_id, line.component, line.detail, line.unit, line.currency)
+    connection.execute(
+        insert(hour_charges).from_select(
+            [column.name for column in hour],
+            select(
+                literal(tenant_id),
+                literal(start_us, BigInteger),
+                *alike,
+                cast(func.sum(millionths(connection, line.quantity)), BigInteger),
+                func.min(line.unit_price),
+                func.max(line.unit_price),
+                func.sum(line.amount_nano),
+            )
+            .where(*_lines_of(tenant_id, (start_us, start_us + HOUR_US)))
+            .group_by(*alike),
+        )
+    )
+    connection.execute(
+        update(charged_hours)
+        .where(charged_hours.c.tenant_id == tenant_id, charged_hours.c.start_us == start_us)
+        .values(is_counted=True)
+    )
+
+
+def _divided(
+    connection: Connection, tenant_id: str, start_us: int, end_us: int
+) -> tuple[int, int, list[Stretch]]:
+    """The whole hours of a span, and the stretches in it whose lines are to be read."""
+    first_us = -(-start_us // HOUR_US) * HOUR_US
+    last_us = end_us // HOUR_US * HOUR_US
+    if first_us >= last_us:
+        return first_us, first_us, [(start_us, end_us)]
+    uncounted = connection.scalars(
+        select(charged_hours.c.start_us)
+        .where(
+            charged_hours.c.tenant_id == tenant_id,
+            charged_hours.c.start_us >= first_us,
+            charged_hours.c.start_us < last_us,
+            charged_hours.c.is_counted.is_(False),
+        )
+        .order_by(charged_hours.c.start_us)
+    )
+    stretches = [(start_us, first_us)]
+    for at_us in [*uncounted, last_us]:
+        until_us = end_us if at_us == last_us else at_us + HOUR_US
+        if stretches[-1][1] == at_us:
+            stretches[-1] = (stretches[-1][0], until_us)
+        else:
+            stretches.append((at_us, until_us))
+    return first_us, last_us, [stretch for stretch in stretches if stretch[0] < stretch[1]]
+
+
+def _each(connection: Connection, counted: Any, of_lines: Iterable[Any]) -> Iterator[Sequence[Any]]:
+    for query in ([] if counted is None else [counted]) + list(of_lines):
+        yield from connection.execute(query)
+
+
+def _add(found: dict[tuple[str, ...], Sum], row: Sequence[Any]) -> None:
+    version, component, detail, unit, quantity, low, high, amount = row
+    key = (version, component, detail, unit)
+    price = low if low == high else None
+    before = found.get(key)
+    if before is None:
+        found[key] = Sum(*key, int(quantity), price, int(amount))
+        return
+    found[key] = Sum(
+        *key,
+        before.quantity_millionths + int(quantity),
+        price if price == before.unit_price else None,
+        before.amount_nano + int(amount),
+    )
+
+
+def _lines_of(tenant_id: str, stretch: Stretch) -> tuple[ColumnElement[bool], ...]:
+    ended = rated_lines.c.event_time_us
+    return (rated_lines.c.tenant_id == tenant_id, ended >= stretch[0], ended < stretch[1])
+
+
+def _counted(tenant_id: str, first_us: int, last_us: int) -> tuple[ColumnElement[bool], ...]:
+    hour = hour_charges.c
+    return (
+        hour.tenant_id == tenant_id,
+        hour.start_us >= first_us,
+        hour.start_us < last_us,
+        charged_hours.c.is_counted.is_(True),
+    )
+
+
+def _same_hour() -> ColumnElement[bool]:
+    return and_(
+        charged_hours.c.tenant_id == hour_charges.c.tenant_id,
+        charged_hours.c.start_us == hour_charges.c.start_us,
+    )

@@ -1,0 +1,55 @@
+"""`dflash invoice remind|recount`: by hand what a running gateway does by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from metering.cli_context import CliContext
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+
+@contextmanager
+def _database(context: CliContext) -> Iterator[Engine]:
+    from metering.database import open_database
+
+    database = open_database(context.database_url)
+    try:
+        yield database
+    finally:
+        database.dispose()
+
+
+@click.command("remind")
+@click.pass_obj
+def remind_customers(context: CliContext) -> None:
+    """Remind of what is due, and pause or resume credit on account."""
+    from billing.invoices import dunning
+
+    with _database(context) as database:
+        told = dunning.run(database)
+    for each in told:
+        what = ", ".join(each.numbers) or "nothing"
+        paused = "paused" if each.is_paused else "open"
+        click.echo(f"{each.tenant_id}: reminded of {what}; credit on account is {paused}")
+    click.echo(f"{len(told)} tenants")
+
+
+@click.command("recount")
+@click.pass_obj
+def recount_charges(context: CliContext) -> None:
+    """Add up anew what pages show of charges by the hour. Invoices are not made of it."""
+    from billing import charged_hours
+    from metering import clock
+    from metering.database import transaction
+
+    with _database(context) as database:
+        with transaction(database) as connection:
+            charged_hours.rebuild(connection)
+        hours = sum(iter(lambda: charged_hours.count(database, clock.now_us()), 0))
+    click.echo(f"{hours} hours counted")
