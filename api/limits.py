@@ -18,6 +18,7 @@ from api.errors import InvalidParameter, RateLimited
 from api.limit_tables import limits
 from billing.rows import insert_once
 from metering import clock
+from metering.energy.provenance import SHOWN_STEP_UJ
 from metering.ingestion.outside import ROUTE as OUTSIDE
 from metering.requests import LIVE_STATUSES, AdmittedRequest
 from metering.tables import request_summaries, requests
@@ -111,7 +112,8 @@ def _requests(connection: Connection, limit: Limits, asked: AdmittedRequest) -> 
     if limit.requests_per_minute is None:
         return
     started = _of(select(requests.c.started_at_us), limit, asked).where(
-        requests.c.started_at_us > asked.started_at_us - WINDOW_US
+        requests.c.started_at_us > asked.started_at_us - WINDOW_US,
+        requests.c.started_at_us <= asked.started_at_us + WINDOW_US,
     )
     newest = started.order_by(requests.c.started_at_us.desc()).limit(limit.requests_per_minute)
     moments = list(connection.scalars(newest))
@@ -155,8 +157,9 @@ def _joules(connection: Connection, limit: Limits, asked: AdmittedRequest) -> No
     if limit.joules_per_minute is None:
         return
     summary = request_summaries.c
+    shown_uj = summary.energy_uj - summary.energy_uj % SHOWN_STEP_UJ  # as each receipt floors it
     ended = connection.execute(
-        _ended(select(summary.ended_at_us, summary.energy_uj), limit, asked).where(
+        _ended(select(summary.ended_at_us, shown_uj), limit, asked).where(
             summary.energy_uj.is_not(None)
         )
     )
@@ -202,6 +205,8 @@ def _ended(query: AnyQuery, limit: Limits, asked: AdmittedRequest) -> AnyQuery:
     query = query.where(
         summary.tenant_id == asked.tenant_id,
         summary.ended_at_us > asked.started_at_us - WINDOW_US,
+        # A clock that was set back must not hold anybody up until it has caught up.
+        summary.ended_at_us <= asked.started_at_us + WINDOW_US,
     ).order_by(summary.ended_at_us)
     # What other engines report was not let in here, so it is none of these limits' business.
     query = query.join(requests, requests.c.id == summary.request_id).where(

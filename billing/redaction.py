@@ -16,11 +16,21 @@ from dataclasses import dataclass
 _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("email", re.compile(r"[\w.%+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,5}")),
     ("secret", re.compile(r"\b(?:sk|pk|rk|ghp|gho|dfl|xox[abp])[-_][A-Za-z0-9_-]{16,200}")),
-    ("secret", re.compile(r"\bAKIA[0-9A-Z]{16}\b")),
+    ("secret", re.compile(r"\b(?:github_pat|glpat|hf|npm|whsec)[-_][A-Za-z0-9_-]{16,200}")),
+    ("secret", re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[A-Za-z0-9_-]{35}")),
+    ("secret", re.compile(r"\beyJ[\w-]{8,500}\.eyJ[\w-]{8,4000}\.[\w-]{16,2000}")),
+    (
+        "secret",
+        re.compile(
+            r"-----BEGIN (?:[A-Z]{2,10} ){0,3}PRIVATE KEY-----[^-]{0,8000}"
+            r"(?:-----END (?:[A-Z]{2,10} ){0,3}PRIVATE KEY-----)?"
+        ),
+    ),
     ("iban", re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b")),
     ("card", re.compile(r"(?<![\w.])\d(?:[ -]?\d){12,18}(?![\w.]\d)")),
     ("address", re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")),
     ("phone", re.compile(r"(?<![\w+.])\+\d{1,3}(?:[ ()./-]{0,2}\d){6,14}(?!\w)")),
+    ("phone", re.compile(r"(?<![\w.])(?:\(\d{3}\) ?|\d{3}[ -])\d{3}-\d{4}(?!\w)")),
     ("phone", re.compile(r"(?<![\w.])\(?0\d{2,4}\)?[ /-]\d{3,4}(?:[ -]?\d{2,5}){1,2}(?!\w)")),
 )
 

@@ -160,9 +160,12 @@ class EnergyMeter:
     def _sample(self, track: Track, now_ns: int) -> None:
         try:
             reading = track.source.read()
-        except SourceUnavailable as error:
+        except Exception as error:
+            # A fault of a driver's binding is as good as no answer: it must stop neither the
+            # sampler nor the recording of what the engine did.
             if not track.lost_periods:
-                log.warning("energy.source_lost", reason=str(error))
+                fault = None if isinstance(error, SourceUnavailable) else error
+                log.warning("energy.source_lost", reason=str(error), exc_info=fault)
             track.lost_periods = min(2 * track.lost_periods + 1, RETRY_PERIODS_MAX)
             track.retry_at_ns = now_ns + round(track.lost_periods * self._period_s * 1e9)
             return

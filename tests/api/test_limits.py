@@ -77,7 +77,7 @@ class Door:
         (one,) = admitted
         return one.usage.id
 
-    def end(self, request_id: str, at_us: int, *, joules: int = 1) -> None:
+    def end(self, request_id: str, at_us: int, *, joules: float = 1) -> None:
         with transaction(self.database) as connection:
             row = request(connection, None, request_id)
             assert row is not None
@@ -87,7 +87,7 @@ class Door:
                 tariff_version_id=row.tariff_version_id,
             )
             energy = msgspec.structs.replace(
-                final.energy, energy_class=EnergyClass.ESTIMATED, energy_uj=joules * 10**6
+                final.energy, energy_class=EnergyClass.ESTIMATED, energy_uj=round(joules * 10**6)
             )
             usage.finalise(
                 connection,
@@ -165,6 +165,26 @@ def test_live_requests_count_with_all_they_may_write_and_ended_ones_with_what_th
         door.admit(max_tokens=30)
     with pytest.raises(InvalidParameter):  # no minute would ever let it through
         door.admit(max_tokens=81)
+
+
+def test_joules_are_limited_as_they_are_shown(door: Door) -> None:
+    """A limit that saw more than the receipts do would tell of others in the batch."""
+    put(door, joules_per_minute=1)
+    door.end(door.admit(), NOW_US, joules=0.999_999)
+    door.admit()
+    door.end(door.admit(), NOW_US, joules=0.199_999)
+    with pytest.raises(RateLimited):  # 0.9 J and 0.1 J
+        door.admit()
+
+
+def test_a_clock_that_was_set_back_refuses_nobody_until_it_has_caught_up(
+    door: Door, held_clock: HeldClock
+) -> None:
+    put(door, requests_per_minute=1, joules_per_minute=1, tokens_per_minute=100)
+    held_clock.advance(7200)
+    door.end(door.admit(), NOW_US + 7200 * 10**6, joules=60)
+    held_clock.advance(-3600)
+    door.admit()
 
 
 def test_joules_make_the_next_request_wait(door: Door, held_clock: HeldClock) -> None:

@@ -16,6 +16,14 @@ TELLING = [
     ("IBAN DE89 3704 0044 0532 0130 00 it is", "IBAN [iban 1] it is"),
     ("from 192.168.0.17:80", "from [address 1]:80"),
     ("key sk-abcdefghijklmnopqrstuv ends", "key [secret 1] ends"),
+    ("token github_pat_11ABCDEFG0abcdefghijkl.", "token [secret 1]."),
+    ("AIza" + "x" * 35 + " of a map", "[secret 1] of a map"),
+    ("Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJlLW9mLWl0", "Bearer [secret 1]"),
+    (
+        "my -----BEGIN RSA PRIVATE KEY-----\nMIIB+/=\n-----END RSA PRIVATE KEY-----\nis",
+        "my [secret 1]\nis",
+    ),
+    ("call (555) 867-5309 or 555-867-5309", "call [phone 1] or [phone 2]"),
     ("a@b.cc and a@b.cc and c@d.ee", "[email 1] and [email 1] and [email 2]"),
 ]
 HARMLESS = [
@@ -26,6 +34,8 @@ HARMLESS = [
     "12345678901234567890123",
     "3.141592653589793",
     "the year 2024, 17 of 45",
+    "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
+    "eyJhbGciOiJub25lIn0.txt",
 ]
 
 
@@ -72,7 +82,17 @@ def test_nothing_is_lost_and_bounds_move_with_the_text(parts: list[str]) -> None
 
 
 @pytest.mark.parametrize(
-    "text", ["a@" * 30_000, "1 " * 30_000, "+1" * 30_000, "a." * 30_000, "[" * 60_000]
+    "text",
+    [
+        "a@" * 30_000,
+        "1 " * 30_000,
+        "+1" * 30_000,
+        "a." * 30_000,
+        "[" * 60_000,
+        "eyJ-" * 15_000,
+        "-eyJaaaaaaaa.eyJ" * 4_000,
+        "-----BEGIN PRIVATE KEY-----" * 2_200,
+    ],
 )
 def test_hostile_text_costs_no_more_than_its_length(text: str) -> None:
     redaction = Redaction()

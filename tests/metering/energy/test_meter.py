@@ -68,6 +68,24 @@ def test_a_lost_source_leaves_the_curve_and_its_return_continues_it() -> None:
     assert [segment.own_uj for segment in meter.segments(0, 10)] == [40]
 
 
+def test_a_source_that_fails_in_a_way_nobody_foresaw_is_lost_for_as_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = ScriptedSource()
+    meter = scripted_meter(source)
+    read(meter, source, Reading(0, 0, 0))
+    with monkeypatch.context() as patched:
+
+        def fail() -> Reading:
+            raise OverflowError("a total that is no number")
+
+        patched.setattr(source, "read", fail)
+        meter.sample_now()
+    assert meter.known_until_ns == 0
+    read(meter, source, Reading(10, 40, 0))
+    assert [segment.own_uj for segment in meter.segments(0, 10)] == [40]
+
+
 def test_adjoining_stretches_add_up() -> None:
     source = ScriptedSource()
     meter = scripted_meter(source)
