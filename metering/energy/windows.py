@@ -106,10 +106,13 @@ class WindowCloser:
     def add(self, step: PendingStep) -> None:
         """Take the next step; steps come in order of time."""
         if len(self._pending) == PENDING_STEPS_MAX:
-            lost = self._pending.popleft()
-            self._given_up_ns = lost.end_ns
-            self._forfeit(lost)
+            self._give_up()
         self._pending.append(step)
+
+    def give_up(self) -> None:
+        """Wait no longer for steps that haven't settled: their meter tells nothing more."""
+        while self._pending:
+            self._give_up()
 
     def settle(self, is_open: Callable[[str], bool]) -> None:
         """Account for all steps whose end the meter knows.
@@ -193,6 +196,11 @@ class WindowCloser:
                 if claim.charged:
                     late_uj = self._unwritten.late_uj
                     late_uj[claim.request_id] = late_uj.get(claim.request_id, 0) + energy_uj
+
+    def _give_up(self) -> None:
+        lost = self._pending.popleft()
+        self._given_up_ns = lost.end_ns
+        self._forfeit(lost)
 
     def _forfeit(self, step: PendingStep) -> None:
         """The step's energy will never be known, nor will that of the requests in it."""

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from metering import clock
 from metering.database import transaction
-from metering.energy import EnergyMeter, PendingStep, Provenance, WindowCloser, shown_uj
+from metering.energy import EnergyMeter, PendingStep, Provenance, Share, WindowCloser, shown_uj
 from metering.energy.windows import Unwritten
 from metering.events import EnergySummary
 from metering.protocols import Settler
@@ -139,12 +139,33 @@ class EnergyBooks:
             if live.is_closed:
                 return
             self.write()
-            live.is_closed = True
             settled_uj = live.meter.settled_uj if live.meter.energy_events else 0
-            if settled_uj is not None and not self.has_settled(live.charged_until_ns):
+            is_whole = self.has_settled(live.charged_until_ns)
+            self._disown(live, is_whole=is_whole)
+            live.is_closed = True
+            if settled_uj is not None and not is_whole:
                 while len(self._awaited) >= AWAITED_MAX:
                     del self._awaited[next(iter(self._awaited))]
                 self._awaited[live.admitted.id] = Awaited(live.charged_until_ns, settled_uj)
+
+    def _disown(self, live: LiveRequest, *, is_whole: bool) -> None:
+        """State that a figure which would pass for a request's energy is only a part of it.
+
+        Blocks say by themselves how far energy must reach. Parts of a prompt emit none, and what a
+        crash left of them may be less than there was.
+        """
+        is_whole = is_whole and not (live.is_orphan and not live.meter.blocks)
+        if is_whole or live.meter.energy.energy_uj is None:
+            return
+        until_ns = live.charged_until_ns
+        share = Share(0, True, live.meter.energy_through_block, until_ns, until_ns, "")
+        provenance, policy = self._meter.provenance, self._meter.policy
+        unknown = energy_writer.energy_bodies(live, share, provenance, policy)
+        stated = [(live, body) for body in unknown]
+        with transaction(self._database) as connection:
+            energy_writer.write(connection, Unwritten(), stated, provenance)
+        for body in unknown:
+            live.meter.fold_energy(body)
 
     def close(self) -> None:
         """Account for everything until now, and let go of the meter."""
@@ -154,6 +175,7 @@ class EnergyBooks:
                 with self._writer:
                     self._meter.sample_now()
                     self._windows.settle(self._live.is_metered)
+                    self._windows.give_up()
                     self._windows.close_idle(clock.monotonic_ns())
                     self.write()
         finally:

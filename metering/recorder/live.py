@@ -25,6 +25,7 @@ class LiveRequest:
     withheld_detail: str | None = None
     withheld_at_ns: int | None = None
     is_running: bool = False  # its row says so
+    is_orphan: bool = False  # a crash left it; of its steps only those with blocks are known
     charged_until_ns: int = -1  # the end of the last step that it pays for
     replaced_tail: bool = False
     ending: Ending | None = None  # set once the engine has finished with it

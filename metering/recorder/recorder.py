@@ -173,7 +173,8 @@ class Recorder:
                 if self._live.get(admitted.id) is None
             ]
         for admitted, events, calibration in orphans:
-            live = LiveRequest(admitted, RequestMeter(admitted, self._rule, calibration))
+            meter = RequestMeter(admitted, self._rule, calibration)
+            live = LiveRequest(admitted, meter, is_orphan=True)
             try:
                 for body in events:
                     live.meter.fold(body)

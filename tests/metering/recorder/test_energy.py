@@ -379,3 +379,64 @@ def test_a_replaced_engine_is_metered_anew_and_the_lost_one_no_further(
     assert first.energy.energy_uj is None, "its last step was never known"
     assert second.energy.energy_uj == 40
     assert stored_parts(sqlite_database) == {"meter": 150, "requests": 90, "idle": 60}
+
+
+PREFILL = Work(prefill_tokens=5)
+
+
+def test_a_prompt_whose_last_part_is_not_settled_has_no_figure_for_the_others(
+    sqlite_database: Engine,
+) -> None:
+    """No block says how far it got, so a part of its energy must not pass for all of it."""
+    source = ScriptedSource()
+    with recorder_rig(sqlite_database, meter=scripted_meter(source), energy_wait_s=0.05) as rig:
+        rig.track("req_1")
+        source.reading = Reading(100, 100, 0)
+        rig.recorder.on_steps([step(0, work={"req_1": PREFILL}, start_ns=0, end_ns=60)])
+        source.reading = None  # from here on the meter is lost
+        rig.recorder.on_steps(
+            [
+                step(1, work={"req_1": PREFILL}, start_ns=60, end_ns=150),
+                step(2, finishes=[finish(reason=FinishReason.CANCELLED, blocks=0)], start_ns=150),
+            ]
+        )
+        summary = rig.sink.wait_for("req_1")
+        assert summary.energy.energy_uj is None
+        source.reading = Reading(200, 200, 0)
+        assert rig.recorder._books is not None
+        rig.recorder._books.sample()
+        rig.recorder._books.tick(10**19, is_idle=False)
+    assert rig.settlements.late["req_1"].energy_uj == 150
+    assert [each.energy_uj for each in energy_events(sqlite_database, "req_1")] == [60, None]
+
+
+def test_a_prompt_that_a_lost_engine_had_half_read_has_no_figure(sqlite_database: Engine) -> None:
+    lost, fresh = ScriptedSource(), ScriptedSource()
+    meter = scripted_meter(lost)
+    with recorder_rig(sqlite_database, meter=meter, energy_wait_s=0.05) as rig:
+        rig.track("req_1")
+        lost.reading = Reading(50, 50, 0)
+        rig.recorder.on_steps([step(0, work={"req_1": PREFILL}, start_ns=0, end_ns=50)])
+        lost.reading = None
+        rig.recorder.on_steps([step(1, work={"req_1": PREFILL}, start_ns=50, end_ns=70)])
+        fresh.reading = Reading(100, 7, 0)
+        rig.recorder.attach(rig.canceller, scripted_meter(fresh), INFO)
+        ended = step(2, finishes=[finish(reason=FinishReason.ERROR, blocks=0)], start_ns=90)
+        rig.recorder.on_steps([ended])
+        summary = rig.sink.wait_for("req_1")
+    assert summary.energy.energy_uj is None
+    assert not rig.settlements.late
+
+
+def test_a_prompt_that_a_crash_interrupted_has_no_figure(database: Engine) -> None:
+    """Which steps there were after the last one that was written, nobody knows any more."""
+    source = ScriptedSource()
+    with recorder_rig(database, meter=scripted_meter(source)) as rig:
+        rig.track("req_1")
+        source.reading = Reading(100, 100, 0)
+        rig.recorder.on_steps([step(0, work={"req_1": PREFILL}, start_ns=0, end_ns=60)])
+        assert rig.recorder._books is not None
+        rig.recorder._books.write()
+    with recorder_rig(database, with_tenant=False) as rig:
+        assert rig.recorder.recover() == 1
+    assert rig.sink.summaries["req_1"].energy.energy_uj is None
