@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Any
 
 import jsonschema
 from flow_streams import events
 from gateway_process import Gateway, Tenant
+
+from metering import content_hash
 
 SCHEMA = {
     "type": "object",
@@ -55,7 +56,8 @@ def test_an_answer_under_options_is_shown_token_by_token_and_stands_on_its_recei
     parameters = receipt["parameters"]
     assert (parameters["repetition_penalty"], parameters["presence_penalty"]) == ("1.1", "0.5")
     text = json.dumps(SCHEMA, sort_keys=True, separators=(",", ":"))
-    assert parameters["json_schema"] == {"sha256": hashlib.sha256(text.encode()).hexdigest()}
+    salt = answer["receipt"]["content_salt"]
+    assert parameters["json_schema"] == {"sha256": content_hash.of_text(salt, text)}
 
 
 def test_a_streams_blocks_carry_their_tokens_if_they_were_asked_for(

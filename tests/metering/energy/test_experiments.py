@@ -22,7 +22,7 @@ class Engine:
     Between steps it does nothing for ten milliseconds.
     """
 
-    def __init__(self, *, origin_every: int = 10**9, reason: FinishReason = FinishReason.LENGTH):
+    def __init__(self, *, origin_every: int = 2**62, reason: FinishReason = FinishReason.LENGTH):
         self.log = StepLog()
         self.source = ScriptedSource()
         self.meter = scripted_meter(self.source)
