@@ -170,10 +170,9 @@ def test_live_requests_count_with_all_they_may_write_and_ended_ones_with_what_th
 def test_joules_are_limited_as_they_are_shown(door: Door) -> None:
     """A limit that saw more than the receipts do would tell of others in the batch."""
     put(door, joules_per_minute=1)
-    door.end(door.admit(), NOW_US, joules=0.999_999)
-    door.admit()
-    door.end(door.admit(), NOW_US, joules=0.199_999)
-    with pytest.raises(RateLimited):  # 0.9 J and 0.1 J
+    for joules in (0.999_999, 0.099_999, 0.199_999):  # 0.9, 0.0 and 0.1 J on the receipts
+        door.end(door.admit(), NOW_US, joules=joules)
+    with pytest.raises(RateLimited):
         door.admit()
 
 
