@@ -160,7 +160,7 @@ class RequestMeter:
         """Take the energy of steps that have settled."""
         self.energy_events += 1
         self.energy_through_block = max(self.energy_through_block, body.through_block)
-        if body.energy_uj is None or not self._energy_known:
+        if body.energy_uj is None or not self._adds_up(body):
             self._energy_known = False
             self._energy = NO_ENERGY
             return
@@ -289,6 +289,15 @@ class RequestMeter:
         twin._tokens = self._tokens.copy()
         twin._units = list(self._units)
         return twin
+
+    def _adds_up(self, body: EnergyBody) -> bool:
+        """Whether energy so far is known, and was had as this was: no sum is of two kinds."""
+        so_far = self._energy
+        return self._energy_known and (
+            so_far.energy_uj is None
+            or (so_far.energy_class, so_far.source, so_far.scope)
+            == (body.energy_class, body.source, body.scope)
+        )
 
     def _fold_token(self, piece: bytes, unats: int | None, *, forced: bool) -> str:
         text = self._show(self._decoder.decode(piece))

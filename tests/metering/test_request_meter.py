@@ -237,6 +237,15 @@ def test_energy_that_is_partly_unknown_is_no_figure() -> None:
     assert meter.settled_uj is None
 
 
+def test_energy_that_was_had_in_two_ways_is_no_sum() -> None:
+    meter = meter_of(block(0, "a"))
+    meter.fold(energy(0, 5, through_block=0))
+    meter.fold(energy(1, 7, through_block=0, source="rapl"))
+    assert meter.energy.energy_uj is None
+    meter.fold(energy(2, 7, through_block=0, source="rapl"))
+    assert meter.energy.energy_uj is None
+
+
 def test_energy_of_nothing_is_a_figure_and_not_null() -> None:
     meter = meter_of(block(0, "a"))
     meter.fold(energy(0, 0, through_block=0))
