@@ -15,10 +15,9 @@ from metering.protocols import CommittedBlock
 
 
 class Stream:
-    """What the choices of one order deliver, each in order: its blocks, if they are shown as they
-    come, then its summary.
+    """What the choices of one order deliver, each in order: blocks if wanted, then its summary.
 
-    Read by one task.
+    `shows_blocks`: blocks are wanted as they come, and not only the end. Read by one task.
     """
 
     def __init__(

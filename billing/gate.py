@@ -47,6 +47,7 @@ class Reach:
     amount_nano: int
     review: bool  # whether the review fee is within it
     output_tokens: int
+    is_utmost: bool = False  # more was wanted, and could not be had
 
 
 # What decides whether a hold covers its request.
@@ -152,20 +153,25 @@ class HoldGate:
         left = max(0, row.max_tokens - stopped_here.output_tokens)
         ahead = min(self._lookahead_tokens, left)
         sure = tokens_within(tariff, stopped_here, row.amount_nano, left, review=review)
-        if needed <= row.amount_nano and sure >= min(ahead, self._lookahead_tokens // NEARLY):
-            self._keep(
-                request_id, Reach(row.amount_nano, review, stopped_here.output_tokens + sure)
-            )
+        before = self._reaches.get(request_id)
+        is_utmost = (
+            before is not None and before.is_utmost and before.amount_nano == row.amount_nano
+        )
+        is_enough = sure >= min(ahead, self._lookahead_tokens // NEARLY)
+        if needed <= row.amount_nano and (is_enough or is_utmost):
+            so_far = stopped_here.output_tokens + sure
+            self._keep(request_id, Reach(row.amount_nano, review, so_far, is_utmost))
             return Cover.COVERED
         wanted = max(needed, next_tokens(tariff, stopped_here, ahead, review=review))
-        if row.ceiling_nano is not None:
-            wanted = min(wanted, row.ceiling_nano)
+        most = wanted if row.ceiling_nano is None else min(wanted, row.ceiling_nano)
         try:
-            hold = holds.extend(connection, request_id, wanted, at_least_nano=needed)
+            hold = holds.extend(connection, request_id, most, at_least_nano=needed)
         except (InsufficientCredit, BudgetExhausted, HoldConflict) as error:  # or it expired now
             return Cover.MAX_COST if isinstance(error, BudgetExhausted) else Cover.CREDIT
         sure = tokens_within(tariff, stopped_here, hold.amount_nano, left, review=review)
-        self._keep(request_id, Reach(hold.amount_nano, review, stopped_here.output_tokens + sure))
+        so_far = stopped_here.output_tokens + sure
+        is_utmost = hold.amount_nano < wanted
+        self._keep(request_id, Reach(hold.amount_nano, review, so_far, is_utmost))
         return Cover.COVERED
 
     def _keep(self, request_id: str, reach: Reach) -> None:

@@ -252,3 +252,22 @@ def test_a_reach_that_is_forgotten_is_worked_out_again(
         so_far = stopped(unit(1, "fragment"), request_id=request_id)
         assert gate.cover(connection, so_far) is Cover.COVERED
     assert gate.reach(connection, ["req_1", "req_2"]) == {"req_2": 8}
+
+
+def test_a_hold_at_its_max_cost_is_not_to_be_raised_again_for_every_block(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = admitted(connection, max_cost_nano=INPUT + 10 * TOKEN)
+    tried = []
+    extend = holds.extend
+
+    def counted(*args: Any, **kwargs: Any) -> holds.Hold:
+        tried.append(args)
+        return extend(*args, **kwargs)
+
+    monkeypatch.setattr(holds, "extend", counted)
+    for tokens in range(1, 11):
+        assert gate.cover(connection, stopped(unit(tokens, "fragment"))) is Cover.COVERED
+    assert held(connection) == INPUT + 10 * TOKEN
+    assert len(tried) == 1
+    assert not gate.cover(connection, stopped(unit(11, "fragment")))
