@@ -66,10 +66,11 @@ class MeteredEngine:
         return one.usage.id
 
 
-@contextmanager
-def metered_engine(home: GatewayHome, config: EngineConfig) -> Iterator[MeteredEngine]:
-    """Serve a home's model until the block ends."""
-    tenant = make_tenant(home, credit="1000")
+def books_of_a_tenant(
+    home: GatewayHome, tariff: str = "composite"
+) -> tuple[Database, Principal, Settlement]:
+    """A home's database, with a tenant in credit who asks, and what settles its requests."""
+    tenant = make_tenant(home, credit="1000", tariff=tariff)
     database = open_database(home.resolved_database_url)
     signer = Signer.open(home.path / "keys" / "receipt_ed25519.pem")
     with transaction(database) as connection:
@@ -77,7 +78,14 @@ def metered_engine(home: GatewayHome, config: EngineConfig) -> Iterator[MeteredE
     with snapshot(database) as connection:
         principal = keys.authenticate(connection, tenant.key)
     assert principal is not None
-    gate, sink, settlement = HoldGate(), Sink(), Settlement(signer)
+    return database, principal, Settlement(signer)
+
+
+@contextmanager
+def metered_engine(home: GatewayHome, config: EngineConfig) -> Iterator[MeteredEngine]:
+    """Serve a home's model until the block ends."""
+    database, principal, settlement = books_of_a_tenant(home)
+    gate, sink = HoldGate(), Sink()
     recorder = Recorder(database, settler=settlement, gate=gate, sink=sink, energy_wait_s=0.5)
     engine = EngineService(home.model, config, recorder)
     engine.start()

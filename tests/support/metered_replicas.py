@@ -7,23 +7,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway_process import GatewayHome, make_tenant
+from gateway_process import GatewayHome
+from metered_engine import books_of_a_tenant
 from metering_cases import Sink
 from sqlalchemy import Engine as Database
 
-from api import keys
 from api.admission import Admission, Replay
 from api.inference.orders import Order
 from api.replicas import NotingSink, Replica, Replicas
 from api.roles import Principal
 from billing.gate import HoldGate
-from billing.receipts import Signer
-from billing.settlement import Settlement
 from engine.config import EngineConfig
 from engine.requests import SamplingParams
 from engine.service import EngineService
 from engine.tokenizer import Tokenizer
-from metering.database import open_database, snapshot, transaction
 from metering.energy import Efficiency, EnergySettings, open_meter
 from metering.recorder import Recorder
 
@@ -69,15 +66,8 @@ class MeteredReplicas:
 @contextmanager
 def metered_replicas(home: GatewayHome, traces: Mapping[str, Path]) -> Iterator[MeteredReplicas]:
     """Serve a home's model by one engine for each trace, until the block ends."""
-    tenant = make_tenant(home, credit="1000", tariff="energy")
-    database = open_database(home.resolved_database_url)
-    signer = Signer.open(home.path / "keys" / "receipt_ed25519.pem")
-    with transaction(database) as connection:
-        signer.register(connection)
-    with snapshot(database) as connection:
-        principal = keys.authenticate(connection, tenant.key)
-    assert principal is not None
-    gate, sink, settlement = HoldGate(), Sink(), Settlement(signer)
+    database, principal, settlement = books_of_a_tenant(home, tariff="energy")
+    gate, sink = HoldGate(), Sink()
 
     def replica(name: str) -> Replica:
         efficiency = Efficiency()
