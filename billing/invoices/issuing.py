@@ -78,18 +78,18 @@ def discard(connection: Connection, draft: Draft) -> None:
     connection.execute(delete(invoices).where(invoices.c.id.in_(ids)))
 
 
-def void(connection: Connection, invoice_id: str) -> None:
+def void(connection: Connection, invoice_id: str) -> bool:
     """Take a final invoice back, as if it had not been issued; its number stays used.
 
-    Its period may be closed again, and what it billed of earlier ones is looked at again. Voiding
-    again changes nothing. Raises InvoiceNotFound, or InvoiceConflict for one that was paid, in
+    Its period may be closed again, and what it billed of earlier ones is looked at again. False if
+    it was void before. Raises InvoiceNotFound, or InvoiceConflict for one that was paid, in
     part, or credited.
     """
     row = locked(connection, invoice_id)
     if row["state"] == "void":
-        return
+        return False
     if row["state"] != "final":
-        raise InvoiceConflict(f"a {row['state']} invoice cannot be voided: credit it instead")
+        raise InvoiceConflict(f"a {row['state']} invoice cannot be voided")
     if remaining(connection, row) != row["due_minor"]:
         raise InvoiceConflict("it was paid or credited in part: credit the rest instead")
     books.voided(connection, row["id"])
@@ -103,16 +103,17 @@ def void(connection: Connection, invoice_id: str) -> None:
     )
     for label in sorted(billed):
         closed_periods.look_again(connection, row["tenant_id"], label)
+    return True
 
 
-def give_up(connection: Connection, invoice_id: str) -> None:
-    """Write off what is left of a final invoice. Again, it changes nothing.
+def give_up(connection: Connection, invoice_id: str) -> bool:
+    """Write off what is left of a final invoice; false if that was done before.
 
     Raises InvoiceNotFound, or InvoiceConflict for an invoice that is not open.
     """
     row = locked(connection, invoice_id)
     if row["state"] == "uncollectible":
-        return
+        return False
     if row["state"] != "final":
         raise InvoiceConflict(f"a {row['state']} invoice has nothing left to give up")
     left = remaining(connection, row)
@@ -125,6 +126,7 @@ def give_up(connection: Connection, invoice_id: str) -> None:
         at_us=clock.now_us(),
     )
     _resolve(connection, row["id"], "uncollectible")
+    return True
 
 
 def pay(

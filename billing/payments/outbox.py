@@ -31,7 +31,7 @@ HOUR_US = 3600 * SECOND_US
 WINDOW_US = 23 * HOUR_US  # the provider promises 24: an hour for clocks that differ
 WAIT_US_MAX = HOUR_US
 # Nothing waits for these: refused, they hold up no other row.
-ALONE = ("recharge", "refund", "meter", "credit_note", "paid_outside")
+ALONE = ("recharge", "refund", "meter", "credit_note", "paid_outside", "give_up")
 # What an action makes, for those that come after it, and the objects it needs, by its body's name.
 MAKES = {"customer": "customer", "invoice": "invoice", "recharge": "intent", "refund": "refund"}
 

@@ -37,6 +37,7 @@ CLOCKS_DIFFER_S = 3600
 _DONE_AT = {
     "finalise": ("open", "paid", "void", "uncollectible"),
     "void": ("void",),
+    "give_up": ("uncollectible", "paid"),
     "paid_outside": ("paid",),
 }
 _OURS_OUTSIDE = "payment_record"  # the kind of payments that only stand in Stripe's books
@@ -67,6 +68,7 @@ class StripeProvider:
             "item": self._item,
             "finalise": self._finalise,
             "void": self._void,
+            "give_up": self._give_up,
             "credit_note": self._credit_note,
             "paid_outside": self._paid_outside,
             "recharge": self._recharge,
@@ -238,6 +240,9 @@ class StripeProvider:
 
     def _void(self, _subject: str, body: Body, options: Any) -> Any:
         return self._client.v1.invoices.void_invoice(body["invoice"], {}, options)
+
+    def _give_up(self, _subject: str, body: Body, options: Any) -> Any:
+        return self._client.v1.invoices.mark_uncollectible(body["invoice"], {}, options)
 
     def _credit_note(self, subject: str, body: Body, options: Any) -> Any:
         params: Any = {

@@ -1,8 +1,8 @@
 """What a Stripe of our own knows: its objects, their rules, and what the world does to them.
 
-Invoices: items only into drafts, finalised once, voided only while open. Credit notes: no more than
-the invoice, first of what is still to pay; of the rest it has to be said where it went. `act` is
-what customers and banks do.
+Invoices: items only into drafts, finalised once, given up while open, voided or paid while open or
+given up. Credit notes: no more than the invoice, first of what is still to pay; of the rest it has
+to be said where it went. `act` is what customers and banks do.
 """
 
 from __future__ import annotations
@@ -210,6 +210,13 @@ class Objects:
         self.emit("invoice.voided", invoice)
         return invoice
 
+    def give_up(self, invoice: dict[str, Any], _params: dict[str, Any]) -> dict[str, Any]:
+        if invoice["status"] != "open":
+            raise invalid("You can only mark an open invoice as uncollectible")
+        invoice["status"] = "uncollectible"
+        self.emit("invoice.marked_uncollectible", invoice)
+        return invoice
+
     def sessions(self, params: dict[str, Any]) -> dict[str, Any]:
         self.get(params["customer"], "customer")
         (item,) = params["line_items"].values()
@@ -333,6 +340,8 @@ class Objects:
             return self.make("mtr", "billing.meter", event_name=params["event_name"])["id"]
         elif action == "pay":
             invoice = self.get(params["invoice"], "invoice")
+            if invoice["status"] not in ("open", "uncollectible"):
+                raise invalid("This invoice can no longer be paid")
             paid = self.pay_with(
                 invoice["customer"], invoice["amount_due"], invoice["currency"], {}
             )

@@ -158,7 +158,7 @@ def test_a_voided_invoice_is_voided_there_too(month: Month, stripe: StripeProces
     invoice_id = issue(month, stripe)
     with transaction(month.database) as connection:
         issuing.void(connection, invoice_id)
-        collection.withdraw(connection, invoice_id)
+        collection.tell(connection, invoice_id)
     push_all(month, stripe)
     assert stripe.one("invoice")["status"] == "void"
 
