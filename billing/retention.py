@@ -26,7 +26,11 @@ from sqlalchemy import (
     update,
 )
 
+from billing import charged_hours
+from billing.charged_hours import HOUR_US
 from billing.errors import InvalidRetention
+from billing.ledger.accounts import lock_tenant
+from billing.ledger.balances import currency_of
 from billing.retention_tables import compactions, erasures, retention_policies
 from billing.review_items import OPEN_STATES
 from billing.review_tables import review_opinions
@@ -179,6 +183,8 @@ def _erase(
             gone["end_user"] = None
         connection.execute(update(requests).where(requests.c.id.in_(some)).values(**gone))
         _clear_parameters(connection, some)
+        if forget_user:
+            _forget_hours(connection, tenant_id, some)
         connection.execute(
             update(review_items)
             .where(review_items.c.request_id.in_(some))
@@ -217,6 +223,14 @@ def _clear_parameters(connection: Connection, ids: Sequence[str]) -> None:
             .values(parameters=bindparam("left")),
             cleared,
         )
+
+
+def _forget_hours(connection: Connection, tenant_id: str, ids: Sequence[str]) -> None:
+    """What was spent in an hour is kept by end user, too."""
+    lock_tenant(connection, tenant_id, currency_of(connection, tenant_id))
+    hour = requests.c.ended_at_us - requests.c.ended_at_us % HOUR_US
+    for at_us in connection.scalars(select(hour).where(requests.c.id.in_(ids)).distinct()).all():
+        charged_hours.forget(connection, tenant_id, at_us)
 
 
 def _compact(connection: Connection, tenant_id: str, ids: Iterable[str]) -> None:

@@ -1,4 +1,5 @@
-"""What erasure did not reach: parameters of what was erased, and hashes of bodies beside keys.
+"""What erasure did not reach: parameters of what was erased, and hashes of bodies beside keys; and
+what was spent in an hour, by what requests carry.
 
 Revision erasure, after overdue.
 """
@@ -20,15 +21,42 @@ BATCH = 1000
 
 
 def upgrade() -> None:
-    """Salt the hashes; take from erased requests the parameters that may tell content."""
+    """Salt the hashes; take from erased requests the parameters that may tell content; add the table,
+    with every hour as one to be counted.
+    """
+    op.create_table(
+        "hour_spending",
+        sa.Column("tenant_id", sa.String(64), nullable=False),
+        sa.Column("start_us", sa.BigInteger(), nullable=False),
+        sa.Column("place", sa.Integer(), nullable=False),
+        sa.Column("key_id", sa.String(64), nullable=False),
+        sa.Column("project_id", sa.String(64)),
+        sa.Column("end_user", sa.String(200)),
+        sa.Column("model", sa.String(200), nullable=False),
+        sa.Column("tags", sa.Text()),
+        sa.Column("currency", sa.String(3), nullable=False),
+        sa.Column("requests", sa.Integer(), nullable=False),
+        sa.Column("input_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("output_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("charged_nano", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "start_us"],
+            ["charged_hours.tenant_id", "charged_hours.start_us"],
+            name=op.f("fk_hour_spending_tenant_id_start_us"),
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "start_us", "place", name=op.f("pk_hour_spending")),
+        sqlite_with_rowid=False,
+    )
+    op.execute("UPDATE charged_hours SET is_counted = false")
     op.execute("ALTER TABLE idempotency_keys RENAME COLUMN body_sha256 TO salted_sha256")
     _salt_bodies()
     _clear_parameters()
 
 
 def downgrade() -> None:
-    """Name the column as before. A body sent again matches no more: it is refused, not charged."""
+    """Drop the table, and name the column as before. A body sent again matches no more: it is refused, not charged."""
     op.execute("ALTER TABLE idempotency_keys RENAME COLUMN salted_sha256 TO body_sha256")
+    op.drop_table("hour_spending")
 
 
 def _salt_bodies() -> None:
