@@ -291,7 +291,10 @@ def check_invoices(ctx: click.Context, whole: bool) -> None:
 @click.option("--requests", type=click.IntRange(100), default=100_000, show_default=True)
 @click.option("--tenants", type=click.IntRange(1), default=100, show_default=True)
 @click.option("--lines", type=click.IntRange(1, 8), default=6, show_default=True, help="A request.")
-@click.option("--database-url", help="An empty database.  [default: SQLite in a scratch folder]")
+@click.option(
+    "--database-url",
+    help="An empty database, or one whose month was made and not closed.  [default: SQLite]",
+)
 @as_json
 def bench_closing(
     *, requests: int, tenants: int, lines: int, database_url: str | None, as_json: bool

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Connection, Engine, insert, select
+from sqlalchemy import Connection, Engine, func, insert, inspect, select
 
 from billing import catalogue, charged_hours, periods, tariffs
 from billing.ledger import credits
@@ -15,7 +15,7 @@ from billing.money import NANO
 from billing.tables import metadata as billing_metadata
 from billing.tables import rated_lines, receipts, tariff_versions
 from metering import clock
-from metering.database import transaction
+from metering.database import snapshot, transaction
 from metering.tables import metadata as metering_metadata
 from metering.tables import request_summaries
 from metering.tables import requests as requests_table
@@ -85,6 +85,14 @@ def make(
     if database.dialect.name == "postgresql":
         with database.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("ANALYZE")
+
+
+def is_made(database: Engine, requests: int) -> bool:
+    """Whether the database holds such a month, as an earlier run left it."""
+    if not inspect(database).has_table(requests_table.name):
+        return False
+    with snapshot(database) as connection:
+        return connection.scalar(select(func.count()).select_from(requests_table)) == requests
 
 
 def tenant_id(number: int) -> str:
