@@ -115,15 +115,7 @@ def tell(connection: Connection, invoice_id: str) -> None:
     if row["state"] == "void":
         outbox.enqueue(connection, row["tenant_id"], "void", invoice_id, about)
         return
-    through_it = connection.scalar(
-        select(invoice_payments.c.id)
-        .where(invoice_payments.c.invoice_id == invoice_id)
-        .where(invoice_payments.c.method != issuing.MANUAL)
-        .limit(1)
-    )
-    is_paid_there = through_it is not None or outbox.is_queued(
-        connection, "paid_outside", invoice_id
-    )
+    is_paid = is_paid_there(connection, invoice_id)
     left = int(row["due_minor"])
     for note in connection.execute(
         select(credit_notes)
@@ -136,7 +128,7 @@ def tell(connection: Connection, invoice_id: str) -> None:
         if not amount or outbox.is_queued(connection, "credit_note", subject):
             continue
         # There, a note first takes off what is still to pay; of what is paid it is said outside.
-        outside = amount if is_paid_there else 0
+        outside = amount if is_paid else 0
         outbox.enqueue(
             connection,
             row["tenant_id"],
@@ -144,7 +136,7 @@ def tell(connection: Connection, invoice_id: str) -> None:
             subject,
             {"invoice": invoice, "amount": amount, "outside": outside, "memo": note.reason},
         )
-    if is_paid_there or not left:
+    if is_paid or not left:
         return
     if row["state"] == "paid":
         outbox.enqueue(connection, row["tenant_id"], "paid_outside", invoice_id, about)
@@ -152,11 +144,23 @@ def tell(connection: Connection, invoice_id: str) -> None:
         outbox.enqueue(connection, row["tenant_id"], "give_up", invoice_id, about)
 
 
+def is_paid_there(connection: Connection, invoice_id: str) -> bool:
+    """Whether the provider holds an invoice for paid: through it, or because it was told so."""
+    through_it = connection.scalar(
+        select(invoice_payments.c.id)
+        .where(invoice_payments.c.invoice_id == invoice_id)
+        .where(invoice_payments.c.method != issuing.MANUAL)
+        .limit(1)
+    )
+    return through_it is not None or outbox.is_queued(connection, "paid_outside", invoice_id)
+
+
 def told_credit(connection: Connection, invoice_id: str) -> int:
     """How much of an invoice's credit notes the provider is told, in minor units."""
     rows = connection.execute(
         select(payment_outbox.c.body).where(
             payment_outbox.c.action == "credit_note",
+            payment_outbox.c.dropped_at_us.is_(None),
             payment_outbox.c.subject.startswith(f"{invoice_id}/", autoescape=True),
         )
     )

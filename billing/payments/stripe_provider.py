@@ -143,8 +143,10 @@ class StripeProvider:
         """How a dispute stands."""
         with _translated():
             found = self._client.v1.disputes.retrieve(provider_id)
-        warning = str(found.status).startswith("warning_")  # an inquiry: no money was taken
-        status = "won" if warning else _ENDED.get(str(found.status), "open")
+        status = _ENDED.get(str(found.status), "open")
+        # An inquiry takes nothing, unless it becomes a dispute; what was prevented is a refund.
+        if str(found.status).startswith("warning_") or found.status == "prevented":
+            status = "harmless"
         return DisputeState(found.id, status, found.amount, str(found.payment_intent))
 
     def refund(self, provider_id: str) -> RefundState:

@@ -206,6 +206,8 @@ def _dispute(database: Engine, provider: Provider, provider_id: str) -> Effect:
     def effect(connection: Connection) -> str:
         if about is None:
             return "not ours"
+        if found.status == "harmless":
+            return "nothing to do"
         about.settle(connection)
         if about.top_up is not None:
             known = top_ups.require(connection, about.top_up)

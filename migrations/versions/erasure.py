@@ -1,5 +1,6 @@
 """What erasure did not reach: parameters of what was erased, and hashes of bodies beside keys; and
-what was spent in an hour, by what requests carry.
+what was spent in an hour, by what requests carry; and rows that the payment provider refused and
+nobody wants told any more.
 
 Revision erasure, after overdue.
 """
@@ -47,6 +48,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("tenant_id", "start_us", "place", name=op.f("pk_hour_spending")),
         sqlite_with_rowid=False,
     )
+    op.add_column("payment_outbox", sa.Column("dropped_at_us", sa.BigInteger()))
     op.execute("UPDATE charged_hours SET is_counted = false")
     op.execute("ALTER TABLE idempotency_keys RENAME COLUMN body_sha256 TO salted_sha256")
     _salt_bodies()
@@ -56,6 +58,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Drop the table, and name the column as before. A body sent again matches no more: it is refused, not charged."""
     op.execute("ALTER TABLE idempotency_keys RENAME COLUMN salted_sha256 TO body_sha256")
+    op.drop_column("payment_outbox", "dropped_at_us")
     op.drop_table("hour_spending")
 
 
