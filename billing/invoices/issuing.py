@@ -136,13 +136,11 @@ def pay(
     *,
     method: str,
     cause_id: str,
-    restores: str | None = None,
 ) -> bool:
     """Take a payment in, once per cause; false if it was taken before.
 
-    What is paid beyond the invoice goes into the tenant's credit. A payment that `restores` one
-    taken back before, by its cause, first makes good what was lost of that. Raises InvoiceNotFound,
-    or InvoiceConflict for a draft, a void invoice, or a cause that came with another amount.
+    What is paid beyond the invoice goes into the tenant's credit. Raises InvoiceNotFound, or
+    InvoiceConflict for a draft, a void invoice, or a cause that came with another amount.
     """
     row = locked(connection, invoice_id)
     payment_id = _payment_id(row, cause_id)
@@ -160,10 +158,7 @@ def pay(
         raise InvoiceConflict(f"a {row['state']} invoice takes no payment")
     left = remaining(connection, row)
     settled = min(left, amount_minor)
-    surplus = (amount_minor - settled) * row["minor_nano"]
-    lost = 0 if restores is None else books.lost(connection, _payment_id(row, restores))
-    lost = min(lost, surplus)
-    now = clock.now_us()
+    minor, now = row["minor_nano"], clock.now_us()
     books.paid(
         connection,
         payment_id=payment_id,
@@ -171,12 +166,49 @@ def pay(
         currency=row["currency"],
         by_provider=method != MANUAL,
         settles=_owed_by(row),
-        settled_nano=settled * row["minor_nano"],
-        surplus_nano=surplus - lost,
-        lost_nano=-lost,
+        settled_nano=settled * minor,
+        surplus_nano=(amount_minor - settled) * minor,
         at_us=now,
     )
     _note_payment(connection, row["id"], payment_id, amount=amount_minor, method=method, at_us=now)
+    if row["state"] in OPEN_STATES and settled == left:
+        _resolve(connection, row["id"], "paid")
+    return True
+
+
+def restore(
+    connection: Connection, invoice_id: str, *, taken: str, method: str, cause_id: str
+) -> bool:
+    """Take in again what was taken back by the cause `taken`, once per cause.
+
+    It makes good what was lost of that, then settles what is left of the invoice; the rest goes
+    into the tenant's credit. Raises InvoiceNotFound.
+    """
+    row = locked(connection, invoice_id)
+    payment_id, taken_id = _payment_id(row, cause_id), _payment_id(row, taken)
+    if books.is_booked(connection, payment_id):
+        return False
+    total, lost = books.moved(connection, taken_id)
+    noted = connection.scalar(
+        select(invoice_payments.c.amount_minor).where(invoice_payments.c.id == taken_id)
+    )
+    left = remaining(connection, row)
+    minor, now = row["minor_nano"], clock.now_us()
+    settled = min(left, (total - lost) // minor)
+    books.paid(
+        connection,
+        payment_id=payment_id,
+        tenant_id=row["tenant_id"],
+        currency=row["currency"],
+        by_provider=method != MANUAL,
+        settles=_owed_by(row),
+        settled_nano=settled * minor,
+        surplus_nano=total - lost - settled * minor,
+        lost_nano=-lost,
+        at_us=now,
+    )
+    if noted:
+        _note_payment(connection, row["id"], payment_id, amount=-noted, method=method, at_us=now)
     if row["state"] in OPEN_STATES and settled == left:
         _resolve(connection, row["id"], "paid")
     return True
@@ -187,18 +219,17 @@ def take_back(
 ) -> bool:
     """Undo a payment, as a lost dispute does, once per cause: the invoice is open again.
 
-    Raises InvoiceNotFound, or InvoiceConflict when more is taken back than was paid.
+    What is taken beyond all that was paid, as of a payment that was refunded before, is lost.
+    Raises InvoiceNotFound.
     """
     row = locked(connection, invoice_id)
     payment_id = _payment_id(row, cause_id)
-    if connection.scalar(select(invoice_payments.c.id).where(invoice_payments.c.id == payment_id)):
+    if books.is_booked(connection, payment_id):
         return False
-    paid = paid_minor(connection, row["id"])
-    if not 0 < amount_minor <= paid:
-        raise InvoiceConflict("more than what was paid cannot be taken back")
+    taken = min(amount_minor, max(0, paid_minor(connection, row["id"])))
     now = clock.now_us()
     minor = row["minor_nano"]
-    surplus = min(amount_minor, _surplus(connection, row))
+    surplus = min(taken, _surplus(connection, row))
     credit = lock_tenant(connection, row["tenant_id"], row["currency"])
     available = max(0, funding.plain_credit(connection, row["tenant_id"], credit))
     # What of the surplus was spent since is lost.
@@ -210,13 +241,14 @@ def take_back(
         currency=row["currency"],
         by_provider=method != MANUAL,
         settles=_owed_by(row),
-        settled_nano=-(amount_minor - surplus) * minor,
+        settled_nano=-(taken - surplus) * minor,
         surplus_nano=-(surplus * minor - lost),
-        lost_nano=lost,
+        lost_nano=lost + (amount_minor - taken) * minor,
         at_us=now,
     )
-    _note_payment(connection, row["id"], payment_id, amount=-amount_minor, method=method, at_us=now)
-    if surplus < amount_minor and row["state"] == "paid":
+    if taken:
+        _note_payment(connection, row["id"], payment_id, amount=-taken, method=method, at_us=now)
+    if surplus < taken and row["state"] == "paid":
         connection.execute(
             update(invoices)
             .where(invoices.c.id == row["id"])

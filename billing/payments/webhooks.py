@@ -217,13 +217,9 @@ def _dispute(database: Engine, provider: Provider, provider_id: str) -> Effect:
         elif about.invoice is not None:
             issuing.take_back(connection, about.invoice, amount, method=METHOD, cause_id=cause)
             if won:
-                issuing.pay(
-                    connection,
-                    about.invoice,
-                    amount,
-                    method=METHOD,
-                    cause_id=f"{cause}/won",
-                    restores=cause,
+                back = f"{cause}/won"
+                issuing.restore(
+                    connection, about.invoice, taken=cause, method=METHOD, cause_id=back
                 )
         return f"dispute {found.status}"
 
@@ -251,13 +247,9 @@ def _refund(database: Engine, provider: Provider, provider_id: str) -> Effect:
         elif about.invoice is not None:
             issuing.take_back(connection, about.invoice, amount, method=METHOD, cause_id=cause)
             if failed:
-                issuing.pay(
-                    connection,
-                    about.invoice,
-                    amount,
-                    method=METHOD,
-                    cause_id=f"{cause}/failed",
-                    restores=cause,
+                back = f"{cause}/failed"
+                issuing.restore(
+                    connection, about.invoice, taken=cause, method=METHOD, cause_id=back
                 )
         return "refund failed" if failed else "refunded"
 

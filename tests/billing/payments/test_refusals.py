@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from billing_world import balances, books_balance
+from click.testing import CliRunner
 from invoice_world import Month
 from stripe_invoices import DUE, compared, deliver, named, pushed
 from stripe_process import StripeProcess
@@ -11,7 +14,9 @@ from stripe_process import StripeProcess
 from billing.errors import PaymentConflict
 from billing.invoices import credit_notes, issuing
 from billing.payments import collection, outbox, refusals, top_ups
+from billing.payments.cli import payments
 from billing.payments.provider import Body
+from metering.cli_context import CliContext
 from metering.database import snapshot, transaction
 
 
@@ -109,3 +114,35 @@ def test_what_is_built_upon_is_not_let_go(month: Month, stripe: StripeProcess) -
     seq = refused(month, stripe)
     with pytest.raises(PaymentConflict, match="built upon"), transaction(month.database) as opened:
         refusals.drop(opened, seq)
+
+
+def test_the_terminal_shows_tries_again_and_lets_go(
+    month: Month, stripe: StripeProcess, tmp_path: Path, database_url: str
+) -> None:
+    ours, theirs = pushed(month, stripe)
+    stripe.act("pay", invoice=theirs)
+    with transaction(month.database) as connection:
+        issuing.give_up(connection, ours)
+        collection.tell(connection, ours)
+    seq = str(refused(month, stripe))
+    done: list[tuple[str, str]] = []
+
+    def record(_connection: object, *, action: str, subject: str) -> None:
+        done.append((action, subject))
+
+    context = CliContext(
+        tmp_path, database_url, record=record, open_provider=lambda: stripe.provider
+    )
+
+    def run(*words: str) -> tuple[int, str]:
+        found = CliRunner().invoke(payments, list(words), obj=context)
+        return found.exit_code, found.output
+
+    code, shown = run("waiting")
+    assert (code, f"give_up {ours}  refused" in shown) == (1, True)
+    assert run("retry", seq)[0] == 0
+    assert run("push") == (0, "0 sent\n")
+    assert run("drop", seq)[0] == 0
+    assert run("drop", seq)[0] == 1
+    assert run("waiting") == (0, "")
+    assert done == [("payments.retried", seq), ("payments.dropped", seq)]

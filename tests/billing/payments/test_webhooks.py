@@ -228,6 +228,27 @@ def test_an_inquiry_takes_nothing_until_it_becomes_a_dispute(
     assert month.invoice(invoice_id).row.state == ("paid" if what == "top-up" else "final")
 
 
+@pytest.mark.parametrize("ends", ["won", "lost"])
+def test_what_was_refunded_and_is_disputed_too_is_lost_until_that_is_won(
+    month: Month, stripe: StripeProcess, ends: str
+) -> None:
+    """Stripe takes the money twice, and the customer owes it once."""
+    invoice_id, theirs = pushed(month, stripe)
+    intent = stripe.act("pay", invoice=theirs)
+    stripe.act("refund", payment_intent=intent, amount=300)
+    deliver(month, stripe)
+    before = ledger(month)
+    dispute = stripe.act("dispute", intent=intent)
+    deliver(month, stripe)
+    books = ledger(month)
+    assert (books["receivable"], books["write_off"]) == (-4 * 10**9, -3 * 10**9)
+    assert month.invoice(invoice_id).remaining_minor == 400
+    stripe.act("end_dispute", dispute=dispute, status=ends)
+    deliver(month, stripe)
+    deliver(month, stripe)
+    assert ledger(month) == (before if ends == "won" else books)
+
+
 def test_what_was_paid_for_a_void_invoice_is_kept_as_credit(
     month: Month, stripe: StripeProcess
 ) -> None:
