@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import Connection, Engine, func, insert, inspect, select
@@ -57,7 +58,7 @@ def make(
             _tenant(connection, tenant_id(number))
     step_us = (period.end_us - period.start_us) // requests
     numbers = iter(range(requests))
-    while batch := [number for number, _ in zip(numbers, range(BATCH), strict=False)]:
+    while batch := list(islice(numbers, BATCH)):
         with transaction(database) as connection:
             made = [
                 (
