@@ -81,7 +81,10 @@ def spending(
     name = _name(connection, given_back, by, tag)
     adjusted = func.sum(given_back.c.amount_nano)
     _add(totals, connection.execute(_grouped(name, given_back, adjusted)), len(spent_hours.FIGURES))
-    found = [Spending(name, *figures, currency) for (name, currency), figures in totals.items()]
+    found = [
+        Spending(name, requested, tokens_in, tokens_out, charged, given, currency)
+        for (name, currency), (requested, tokens_in, tokens_out, charged, given) in totals.items()
+    ]
     return sorted(found, key=lambda each: (-each.charged_nano, each.name or "", each.currency))
 
 
