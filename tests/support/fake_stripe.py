@@ -17,7 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from fake_stripe_objects import DAY_S, Objects, Rejection, invalid
+from fake_stripe_invoices import DAY_S, Rejection, invalid
+from fake_stripe_objects import Objects
 
 
 class Drop(Exception):
