@@ -11,6 +11,7 @@ lines of the others, so what it sees is exact at every moment. Invoices are made
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -179,8 +180,9 @@ def daily(
     owned = (line.tenant_id == tenant_id, ended >= start_us, ended < end_us)
     days: dict[int, date] = {}  # the hours that lie in one day, whole
     parts: list[tuple[date, Stretch]] = []
+    uncounted = _uncounted(connection, tenant_id, start_us, end_us)
     for day, day_us, next_us in filled(connection, ended, owned, zone):
-        first_us, last_us, stretches = divided(connection, tenant_id, day_us, next_us)
+        first_us, last_us, stretches = _divided(day_us, next_us, uncounted)
         days |= dict.fromkeys(range(first_us, last_us, HOUR_US), day)
         parts += [(day, stretch) for stretch in stretches]
     if days:
@@ -289,22 +291,34 @@ def divided(
     """The first and the last of the whole hours of a span, of which those that are counted may be
     read as they were added up, and the stretches in it whose lines are to be read.
     """
+    return _divided(start_us, end_us, _uncounted(connection, tenant_id, start_us, end_us))
+
+
+def _uncounted(connection: Connection, tenant_id: str, start_us: int, end_us: int) -> Sequence[int]:
+    """The hours that begin in [start, end) and are to be counted, in their order."""
+    hour = charged_hours.c
+    return connection.scalars(
+        select(hour.start_us)
+        .where(
+            hour.tenant_id == tenant_id,
+            hour.start_us >= start_us,
+            hour.start_us < end_us,
+            hour.is_counted.is_(False),
+        )
+        .order_by(hour.start_us)
+    ).all()
+
+
+def _divided(
+    start_us: int, end_us: int, uncounted: Sequence[int]
+) -> tuple[int, int, list[Stretch]]:
     first_us = -(-start_us // HOUR_US) * HOUR_US
     last_us = end_us // HOUR_US * HOUR_US
     if first_us >= last_us:
         return first_us, first_us, [(start_us, end_us)]
-    uncounted = connection.scalars(
-        select(charged_hours.c.start_us)
-        .where(
-            charged_hours.c.tenant_id == tenant_id,
-            charged_hours.c.start_us >= first_us,
-            charged_hours.c.start_us < last_us,
-            charged_hours.c.is_counted.is_(False),
-        )
-        .order_by(charged_hours.c.start_us)
-    )
+    within = uncounted[bisect_left(uncounted, first_us) : bisect_left(uncounted, last_us)]
     stretches = [(start_us, first_us)]
-    for at_us in [*uncounted, last_us]:
+    for at_us in [*within, last_us]:
         until_us = end_us if at_us == last_us else at_us + HOUR_US
         if stretches[-1][1] == at_us:
             stretches[-1] = (stretches[-1][0], until_us)

@@ -1,4 +1,4 @@
-"""Invoices as rows: stored as drafts, made final, and what happens to a final one.
+"""Invoices made final, and what happens to a final one.
 
 draft -> final -> paid | void | uncollectible; an invoice with nothing due is paid when it is
 final, and one that was given up may still be paid. All of it works within the caller's
@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import uuid_utils
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from billing import notices
 from billing.errors import InvoiceConflict, InvoiceNotFound
-from billing.invoices import books, closed_periods, numbers, overdue, parties
+from billing.invoices import books, closed_periods, draft_rows, numbers, overdue
 from billing.invoices.drafting import Draft
 from billing.invoices.minor_units import format_minor
 from billing.invoices.tables import credit_notes, invoice_lines, invoice_payments, invoices
 from billing.ledger import funding
 from billing.ledger.accounts import AccountKind, lock_tenant
-from billing.money import plain
 from billing.notices import NoticeType
 from metering import clock
 
@@ -30,24 +28,18 @@ OPEN_STATES = ("final", "uncollectible")
 _TOLD = {"paid": NoticeType.INVOICE_PAID, "void": NoticeType.INVOICE_VOIDED}
 
 
-def store(connection: Connection, draft: Draft) -> str:
-    """Keep a draft in place of the one before; its id."""
-    discard(connection, draft)
-    return _insert(connection, draft)
-
-
 def issue(connection: Connection, draft: Draft) -> str:
     """Make an invoice final: numbered, booked, unchangeable. Its id.
 
     Raises InvoiceConflict when the period has one of this kind.
     """
-    discard(connection, draft)
+    draft_rows.discard(connection, draft)
     standing = connection.scalar(
-        select(invoices.c.id).where(*_same(draft), invoices.c.state != "void")
+        select(invoices.c.id).where(*draft_rows.same(draft), invoices.c.state != "void")
     )
     if standing is not None:
         raise InvoiceConflict(f"{draft.tenant_id} has an invoice of {draft.period.label}")
-    invoice_id = _insert(connection, draft)
+    invoice_id = draft_rows.insert(connection, draft)
     now = clock.now_us()
     settled = draft.due_minor == 0
     connection.execute(
@@ -66,16 +58,6 @@ def issue(connection: Connection, draft: Draft) -> str:
     if settled:
         announce(connection, invoice_id, NoticeType.INVOICE_PAID)
     return invoice_id
-
-
-def discard(connection: Connection, draft: Draft) -> None:
-    """Forget a draft that was kept of the same month, if there is one."""
-    lock_tenant(connection, draft.tenant_id, draft.currency)
-    ids = list(
-        connection.scalars(select(invoices.c.id).where(*_same(draft), invoices.c.state == "draft"))
-    )
-    connection.execute(delete(invoice_lines).where(invoice_lines.c.invoice_id.in_(ids)))
-    connection.execute(delete(invoices).where(invoices.c.id.in_(ids)))
 
 
 def void(connection: Connection, invoice_id: str) -> bool:
@@ -340,64 +322,6 @@ def _covered(connection: Connection, invoice_id: str) -> int:
         )
     )
     return paid_minor(connection, invoice_id) + int(forgiven or 0)
-
-
-def _same(draft: Draft) -> tuple[Any, ...]:
-    return (
-        invoices.c.tenant_id == draft.tenant_id,
-        invoices.c.period == draft.period.label,
-        invoices.c.kind == draft.kind,
-        invoices.c.currency == draft.currency,
-    )
-
-
-def _insert(connection: Connection, draft: Draft) -> str:
-    invoice_id = f"inv_{uuid_utils.uuid7().hex}"
-    connection.execute(
-        insert(invoices).values(
-            id=invoice_id,
-            tenant_id=draft.tenant_id,
-            period=draft.period.label,
-            kind=draft.kind,
-            currency=draft.currency,
-            minor_nano=draft.minor_nano,
-            start_us=draft.period.start_us,
-            end_us=draft.period.end_us,
-            time_zone=draft.period.time_zone,
-            state="draft",
-            subtotal_minor=draft.subtotal_minor,
-            tax_minor=draft.tax_minor,
-            total_minor=draft.total_minor,
-            credit_minor=draft.credit_minor,
-            due_minor=draft.due_minor,
-            charges_nano=draft.charges_nano,
-            returned_nano=draft.returned_nano,
-            issuer=parties.to_text(draft.issuer),
-            customer=parties.to_text(draft.customer),
-            created_at_us=clock.now_us(),
-        )
-    )
-    rows = [
-        {
-            "invoice_id": invoice_id,
-            "line": number,
-            "tenant_id": draft.tenant_id,
-            "kind": line.kind,
-            "component": line.component,
-            "detail": line.detail,
-            "quantity": plain(line.quantity),
-            "unit": line.unit,
-            "unit_price": line.unit_price,
-            "tariff_version_id": line.tariff_version_id,
-            "period": line.period,
-            "amount_nano": line.amount_nano,
-            "amount_minor": line.amount_minor,
-        }
-        for number, line in enumerate(draft.lines)
-    ]
-    if rows:
-        connection.execute(insert(invoice_lines), rows)
-    return invoice_id
 
 
 def _resolve(connection: Connection, invoice_id: str, state: str) -> None:

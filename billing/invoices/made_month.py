@@ -85,7 +85,9 @@ def make(
             pass
     if database.dialect.name == "postgresql":
         with database.connect() as connection:
-            connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("ANALYZE")
+            connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql(
+                "VACUUM ANALYZE"
+            )
 
 
 def is_made(database: Engine, requests: int) -> bool:

@@ -7,6 +7,7 @@ import json
 from sqlalchemy import Connection, Row, select, update
 
 from billing.errors import PaymentConflict
+from billing.ledger.accounts import lock_tenant
 from billing.payments import collection, top_ups
 from billing.payments.outbox import ALONE
 from billing.payments.tables import payment_outbox
@@ -54,13 +55,21 @@ def drop(connection: Connection, seq: int) -> bool:
     if row.action not in MAY_GO:
         raise PaymentConflict(f"what comes after a {row.action} is built upon it: mend its cause")
     if row.action == "refund":
-        top_ups.give_back(connection, row.subject)
+        _give_back(connection, row.subject)
     connection.execute(
         update(payment_outbox)
         .where(payment_outbox.c.seq == seq)
         .values(dropped_at_us=clock.now_us())
     )
     return True
+
+
+def _give_back(connection: Connection, refund_id: str) -> None:
+    """Book the credit back that a refund took which the provider will not make."""
+    found = top_ups.require(connection, refund_id.partition("/")[0])
+    lock_tenant(connection, found.tenant_id, found.currency)
+    cause = f"refund/{refund_id}"
+    top_ups.restore(connection, found, cause, f"{cause}/failed")
 
 
 def _refused(connection: Connection, seq: int) -> Row[int, str, str, str] | None:

@@ -226,13 +226,6 @@ def refund(connection: Connection, top_up_id: str, amount_minor: int, reference:
     return refund_id
 
 
-def give_back(connection: Connection, refund_id: str) -> None:
-    """Book the credit back that a refund took which the provider will not make."""
-    found = require(connection, refund_id.partition("/")[0])
-    lock_tenant(connection, found.tenant_id, found.currency)
-    restore(connection, found, f"refund/{refund_id}", f"refund/{refund_id}/failed")
-
-
 def move_back(
     connection: Connection, found: TopUp, cause: str, amount_minor: int, *, lossy: bool
 ) -> bool:
