@@ -8,16 +8,23 @@
 namespace dflash {
 void Engine::run() {
   constexpr int kPhasesOfLayer = 12;
-  const Step& s = step;
   const Kernels& k = *runtime.kernels;
   const int hidden = model.hidden, inner = model.heads * model.head_dim, between = model.intermediate;
   const int64_t all = int64_t(model.heads + 2 * model.kv_heads) * model.head_dim;
   const int threads = runtime.pool.size();
-  const int rows_at_once = (s.rows + 2 * threads - 1) / (2 * threads);
+  const int rows_at_once = (step.rows + 2 * threads - 1) / (2 * threads);
   runtime.reserve_phases(size_t(model.layers) * kPhasesOfLayer + 3);
   runtime.pool.run([&](int thread) {
     Walk walk(runtime, thread, timed && thread == 0 ? phase_us.data() : nullptr);
     Scratch& scratch = runtime.scratch[thread];
+    Step s = step, last = wanted;
+    const bool alone = step.rows <= kAlone && step.logits <= kAlone;
+    if (alone) prepare_alone(s, thread), prepare_alone(last, thread);
+    // what is prepared for one product; where every thread does so, it counts as part of the product
+    const auto prepare = [&](int kind, int rows, auto&& row) {
+      if (!alone) return walk.phase(kind, rows, rows_at_once, row);
+      for (int r = 0; r < rows; ++r) row(r);
+    };
     const auto project = [&](int kind, const Matrix& m, const Rows8& in, int rows, float* out,
                              int64_t stride, bool accumulate) {
       walk.shared_phase(kind, m.tiles, [&](int tile) {
@@ -29,32 +36,32 @@ void Engine::run() {
     walk.phase(0, s.rows, rows_at_once, [&](int r) { k.embed(s, r); });
     for (int l = 0; l < model.layers; ++l) {
       const Layer& w = model.layer[l];
-      walk.phase(1, s.rows, rows_at_once, [&](int r) { k.norm_row(s, w.attention_norm, r); });
+      prepare(1, s.rows, [&](int r) { k.norm_row(s, w.attention_norm, r); });
       walk.foresee(*w.output);
       project(2, *w.qkv, s.in_hidden, s.rows, s.qkv, all, false);
       walk.phase(3, s.rows, rows_at_once, [&](int r) { k.place(s, l, r); });
       // from here on, the last layer's other rows are of no use to anybody
-      const bool narrow = wanted.rows < s.rows && l == model.layers - 1;
-      const Step& c = narrow ? wanted : s;
+      const bool narrow = last.rows < s.rows && l == model.layers - 1;
+      const Step& c = narrow ? last : s;
       if (narrow)
         walk.phase(0, c.rows, rows_at_once, [&](int i) {
           std::memcpy(c.hidden + int64_t(i) * hidden, s.hidden + s.logit_rows[i] * hidden,
                       hidden * sizeof(float));
         });
       walk.foreseeing_phase(4, c.units, [&](int u, int next) { k.attend(c, l, u, next, scratch); });
-      walk.phase(5, c.rows, rows_at_once, [&](int r) {
+      prepare(5, c.rows, [&](int r) {
         const int64_t row = narrow ? s.logit_rows[r] : r;
         k.quantise(s.mixed + row * inner, inner, s.in_mixed, r);
       });
       walk.foresee(*w.gate_up, 2);
       project(6, *w.output, s.in_mixed, c.rows, c.hidden, hidden, true);
-      walk.phase(7, c.rows, rows_at_once, [&](int r) { k.norm_row(c, w.mlp_norm, r); });
+      prepare(7, c.rows, [&](int r) { k.norm_row(c, w.mlp_norm, r); });
       walk.foresee(*w.down);
       walk.shared_phase(8, w.gate_up->tiles / 2, [&](int tile) {
         k.swiglu(*w.gate_up, s.in_hidden, c.rows, tile, s.activated, between, scratch);
       });
-      walk.phase(9, c.rows, rows_at_once,
-                 [&](int r) { k.quantise(s.activated + int64_t(r) * between, between, s.in_inner, r); });
+      prepare(9, c.rows,
+              [&](int r) { k.quantise(s.activated + int64_t(r) * between, between, s.in_inner, r); });
       walk.foresee(l + 1 < model.layers ? *model.layer[l + 1].qkv : *model.head);
       project(10, *w.down, s.in_inner, c.rows, c.hidden, hidden, true);
       if (tap < s.taps && s.tap_layers[tap] == l) {
@@ -66,7 +73,7 @@ void Engine::run() {
       }
     }
     if (s.logits) {
-      walk.phase(12, s.logits, rows_at_once, [&](int i) { k.norm_logits(wanted, i); });
+      prepare(12, s.logits, [&](int i) { k.norm_logits(last, i); });
       project(13, *model.head, s.in_final, s.logits, s.logit_out, model.vocab, false);
     }
   });
