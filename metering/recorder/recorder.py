@@ -140,7 +140,8 @@ class Recorder:
     def cancel(self, request_id: str) -> None:
         """Commit nothing more of a request and tell the engine to stop it. Idempotent.
 
-        It ends as CANCELLED with the blocks committed before; one that isn't live is left alone.
+        It ends as CANCELLED with the blocks committed before, unless those are all of it. One that
+        isn't live is left alone.
         """
         live = self._live.get(request_id)
         if live and self._live.withhold(live, Withheld.CANCELLED, clock.monotonic_ns()):
@@ -285,9 +286,12 @@ class Recorder:
     def _ending(self, draft: Draft) -> Ending:
         live, finish = draft.live, draft.finish
         assert finish is not None, "asked only of requests that finished"
-        if live.withheld is not None:
+        is_whole = finish.block_count == live.meter.blocks
+        cuts = {live.withheld, draft.withheld} - {None}
+        # A client that leaves with the last block in hand has cut nothing off.
+        if live.withheld is not None and not (cuts == {Withheld.CANCELLED} and is_whole):
             return endings.withheld(live.withheld, live.withheld_detail)
-        if finish.block_count != live.meter.blocks:
+        if not is_whole:
             log.error(
                 "request.blocks_missing",
                 request_id=finish.request_id,
