@@ -6,8 +6,8 @@ A stretch that no curve covers, because a counter was reset or lost in it, has n
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
 
+import msgspec
 import structlog
 import uuid_utils
 
@@ -29,7 +29,7 @@ MEASURING_POLL_S = 0.001
 PERIOD_S_MIN = 0.02  # sampling faster than that would cost more than it tells
 
 
-class Segment(NamedTuple):
+class Segment(msgspec.Struct, frozen=True, gc=False):
     """A stretch of time within one epoch, half-open, and what it took."""
 
     epoch: str
@@ -149,13 +149,16 @@ class EnergyMeter:
                 track.forget_before(at_ns)
 
     def _segment(self, start_ns: int, end_ns: int, curves: tuple[Curve, ...]) -> Segment:
-        epoch = f"{self._id}/{'-'.join(str(curve.epoch) for curve in curves)}"
         own_uj = external_uj = 0
         for curve in curves:
-            before, after = curve.at(start_ns), curve.at(end_ns)
-            own_uj += after.own_uj - before.own_uj
-            external_uj += after.external_uj - before.external_uj
-        return Segment(epoch, start_ns, end_ns, own_uj, external_uj)
+            own_before_uj, external_before_uj = curve.at(start_ns)
+            own_after_uj, external_after_uj = curve.at(end_ns)
+            own_uj += own_after_uj - own_before_uj
+            external_uj += external_after_uj - external_before_uj
+        return Segment(self._epoch(curves), start_ns, end_ns, own_uj, external_uj)
+
+    def _epoch(self, curves: tuple[Curve, ...]) -> str:
+        return f"{self._id}/{'-'.join([str(curve.epoch) for curve in curves])}"
 
     def _sample(self, track: Track, now_ns: int) -> None:
         try:

@@ -129,7 +129,7 @@ class EnergyBooks:
                     energy_writer.write(connection, unwritten, stated, provenance)
             self._windows.written()
             for live, body in stated:
-                live.meter.fold_energy(body)
+                live.fold_energy(body)
             self._add_late(unwritten)
             self._settle_late()
 
@@ -165,7 +165,7 @@ class EnergyBooks:
         with transaction(self._database) as connection:
             energy_writer.write(connection, Unwritten(), stated, provenance)
         for body in unknown:
-            live.meter.fold_energy(body)
+            live.fold_energy(body)
 
     def close(self) -> None:
         """Account for everything until now, and let go of the meter."""
