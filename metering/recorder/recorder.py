@@ -160,8 +160,11 @@ class Recorder:
     def recover(self) -> int:
         """End every request that a crash left open, as failed by us; returns how many.
 
-        What had been committed is billed, once. An end that fails now is tried again later.
+        What had been committed is billed, once. An end that fails now is tried again later. Raises
+        RuntimeError before `attach`: without its books, none could state that energy is unknown.
         """
+        if self._books is None:
+            raise RuntimeError("a recorder recovers only after `attach`")
         with snapshot(self._database) as connection:
             orphans = [
                 (
