@@ -92,6 +92,11 @@ class EnergyMeter:
             starts = [track.known_from_ns for track in self._tracks]
         return None if None in starts else max(start for start in starts if start is not None)
 
+    def is_silent(self, since_ns: int) -> bool:
+        """Whether a source has stopped counting, or has not answered since then."""
+        with self._lock:
+            return any(track.is_silent(since_ns) for track in self._tracks)
+
     def start(self) -> None:
         """Take a first reading and begin to sample."""
         if self.available:
@@ -167,6 +172,7 @@ class EnergyMeter:
             # A fault of a driver's binding is as good as no answer: it must stop neither the
             # sampler nor the recording of what the engine did.
             if not track.lost_periods:
+                track.lost_since_ns = now_ns
                 fault = None if isinstance(error, SourceUnavailable) else error
                 log.warning("energy.source_lost", reason=str(error), exc_info=fault)
             track.lost_periods = min(2 * track.lost_periods + 1, RETRY_PERIODS_MAX)

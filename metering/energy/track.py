@@ -34,6 +34,7 @@ class Track:
         self.source = source
         self.curves: list[Curve] = []  # the last one is being written
         self.lost_periods = 0  # how long to leave a source alone that doesn't answer
+        self.lost_since_ns = -1  # and since when it doesn't
         self.retry_at_ns = -1
         self._epochs = 0
         self._last: Reading | None = None
@@ -63,6 +64,10 @@ class Track:
     def has_period(self) -> bool:
         """Whether its update period has been measured, or needs not be."""
         return not self.source.is_counter or len(self._gaps_ns) >= GAPS_WANTED
+
+    def is_silent(self, since_ns: int) -> bool:
+        """Whether it has stopped counting, or has not answered since then."""
+        return self._is_stuck or bool(self.lost_periods and self.lost_since_ns <= since_ns)
 
     def settle_period(self) -> None:
         """Take the median gap between the moves so far as the update period, if there are any."""

@@ -83,6 +83,10 @@ class EnergyBooks:
         with self._writer:
             return not self._meter.available or self._windows.settled_until_ns >= until_ns
 
+    def is_silent(self, since_ns: int) -> bool:
+        """Whether the meter has been broken since then, so that nobody should wait for it."""
+        return self._meter.is_silent(since_ns)
+
     def so_far(self, meter: RequestMeter) -> EnergySummary | None:
         """The best figure for a request's energy at this moment, written or not."""
         share = self._windows.unwritten.shares.get(meter.admitted.id)
