@@ -22,6 +22,7 @@ log = structlog.get_logger(__name__)
 
 STUCK_NS = 2 * 10**9  # a counter that stands still for so long, or ...
 STUCK_PERIODS = 20  # ... for so many of its periods, has stopped counting
+LIMITLESS_W = 1_000_000  # of a device that tells no limit; no sum of it leaves 64 bits either
 JUMP_MARGIN_PCT = 125  # of the most that the device can draw
 JUMP_SLACK_NS = 250_000_000  # a total may have held for so long before it was first seen
 GAPS_WANTED = 5  # moves that measure an update period
@@ -114,12 +115,11 @@ class Track:
             return None
         if self._is_stuck:
             return "energy.counter_moves_again"
-        most_w = self.source.power_max_w
-        if most_w is not None:
-            slack_ns = max(JUMP_SLACK_NS, 2000 * (self._period_us or 0))
-            elapsed_ns = reading.at_ns - self._before_move_ns + slack_ns
-            if own_uj + external_uj > most_w * JUMP_MARGIN_PCT / 100 * elapsed_ns / 1000:
-                return "energy.impossible_jump"
+        most_w = self.source.power_max_w or LIMITLESS_W
+        slack_ns = max(JUMP_SLACK_NS, 2000 * (self._period_us or 0))
+        elapsed_ns = reading.at_ns - self._before_move_ns + slack_ns
+        if own_uj + external_uj > most_w * JUMP_MARGIN_PCT / 100 * elapsed_ns / 1000:
+            return "energy.impossible_jump"
         return None
 
     def _begin(self, reading: Reading) -> None:
