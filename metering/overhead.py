@@ -1,9 +1,9 @@
 """What the meter takes: microseconds per token of each of its parts, on made-up steps.
 
-The parts are those of the recorder, called as it calls them: the segmenter, the
-scores (the fold less the segmenter), the recording (everything before the database, less the fold)
-and the attribution of energy, in processor time. Writing durably is measured apart, by the clock on
-the wall: it waits for a disk and not for a processor, and it happens behind the next step.
+The parts are those of the recorder, called as it calls them: the segmenter, the scores (the fold
+less the segmenter), the recording (everything before the database, less the fold) and the
+attribution of energy, in processor time. Writing durably is measured apart, by the clock on the
+wall: it waits for a disk and not for a processor, and it happens behind the next step.
 """
 
 from __future__ import annotations

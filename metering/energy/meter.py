@@ -160,10 +160,8 @@ class EnergyMeter:
             own_after_uj, external_after_uj = curve.at(end_ns)
             own_uj += own_after_uj - own_before_uj
             external_uj += external_after_uj - external_before_uj
-        return Segment(self._epoch(curves), start_ns, end_ns, own_uj, external_uj)
-
-    def _epoch(self, curves: tuple[Curve, ...]) -> str:
-        return f"{self._id}/{'-'.join([str(curve.epoch) for curve in curves])}"
+        epoch = f"{self._id}/{'-'.join([str(curve.epoch) for curve in curves])}"
+        return Segment(epoch, start_ns, end_ns, own_uj, external_uj)
 
     def _sample(self, track: Track, now_ns: int) -> None:
         try:

@@ -63,9 +63,9 @@ class Segmenter:
 
     def _read(self, text: str) -> None:
         tiling, scanner, at = self._tiling, self._scanner, self._at
-        is_long = at + 4 * len(text) - tiling.start >= OPEN_BYTES_MAX
+        may_be_long = at + 4 * len(text) - tiling.start >= OPEN_BYTES_MAX  # units only begin later
         for char in text:
-            if is_long and at - tiling.start >= OPEN_BYTES_MAX:
+            if may_be_long and at - tiling.start >= OPEN_BYTES_MAX:
                 tiling.limit(at)
             scanner = scanner.step(tiling, char, at)
             at += 1 if char < "\x80" else width(char)

@@ -266,7 +266,7 @@ def test_a_canceller_that_fails_does_not_stop_the_recorder(
     assert rig.sink.text() == "a"
 
 
-def test_steps_before_an_engine_is_attached_are_an_error(database: Engine) -> None:
+def test_steps_and_a_recovery_before_an_engine_is_attached_are_an_error(database: Engine) -> None:
     unattached = recorder.Recorder(
         database,
         settler=None,  # type: ignore[arg-type]
@@ -275,6 +275,8 @@ def test_steps_before_an_engine_is_attached_are_an_error(database: Engine) -> No
     )
     with pytest.raises(RuntimeError, match="attach"):
         unattached.on_steps([step(0)])
+    with pytest.raises(RuntimeError, match="attach"):
+        unattached.recover()
 
 
 def test_the_end_keeps_its_time_through_every_attempt(
