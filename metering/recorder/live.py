@@ -18,10 +18,10 @@ KEPT_BODIES = 64  # folded since the meter was last copied, at most, or a batch 
 class LiveRequest:
     """One request between admission and its final state.
 
-    `meter` holds what is durable and, while a batch is being written, what that batch says. It is
-    a copy that is folded again should the batch fail, since few do and copies are dear. Fields are
-    changed under the recorder's locks: `withheld` under that of `LiveRequests`, the others under
-    the writer's.
+    `meter` holds what is durable and, while a batch is being written, what that batch says. Should
+    the batch fail, an older copy is folded again: few do, and copies are dear. Fields are changed
+    under the recorder's locks: `withheld` under that of `LiveRequests`, the others under the
+    writer's.
     """
 
     admitted: AdmittedRequest
