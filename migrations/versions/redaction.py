@@ -1,6 +1,6 @@
 """Whether reviewers see a tenant's texts with what points at a person hidden.
 
-Revision redaction, after overdue.
+Revision redaction, after erasure.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "redaction"
-down_revision = "overdue"
+down_revision = "erasure"
 branch_labels = None
 depends_on = None
 
