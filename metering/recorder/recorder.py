@@ -161,8 +161,11 @@ class Recorder:
     def recover(self) -> int:
         """End every request that a crash left open, as failed by us; returns how many.
 
-        What had been committed is billed, once. An end that fails now is tried again later.
+        What had been committed is billed, once. An end that fails now is tried again later. Raises
+        RuntimeError before `attach`: without its books, none could state that energy is unknown.
         """
+        if self._books is None:
+            raise RuntimeError("a recorder recovers only after `attach`")
         with snapshot(self._database) as connection:
             orphans = [
                 (
@@ -175,13 +178,13 @@ class Recorder:
             ]
         for admitted, events, calibration in orphans:
             meter = RequestMeter(admitted, self._rule, calibration)
-            live = LiveRequest(admitted, meter, is_orphan=True)
             try:
                 for body in events:
-                    live.meter.fold(body)
+                    meter.fold(body)
             except ValueError:
                 # It must end all the same, or its hold would never be resolved.
                 log.exception("request.events_unreadable", request_id=admitted.id)
+            live = LiveRequest(admitted, meter, is_orphan=True)
             self._live.add(live)
             self._live.end(live, endings.orphaned(), clock.monotonic_ns())
             self._closer.end(live)
@@ -218,9 +221,7 @@ class Recorder:
         while True:
             batch = Batch(surroundings, steps)
             try:
-                with transaction(self._database) as connection:
-                    batch.write(connection, self._uncounted)
-                self._uncounted = Counts()
+                self._write(batch)
                 return batch
             except RequestFault as fault:
                 failures += 1
@@ -240,6 +241,15 @@ class Recorder:
                 log.exception("batch.failed")
                 return self._give_up(surroundings, steps, error)
             time.sleep(RETRY_S * 2 ** (failures - 1))
+
+    def _write(self, batch: Batch) -> None:
+        try:
+            with transaction(self._database) as connection:
+                batch.write(connection, self._uncounted)
+        except BaseException:
+            batch.take_back()
+            raise
+        self._uncounted = Counts()
 
     def _give_up(
         self, surroundings: Surroundings, steps: Sequence[StepRecord], error: Exception
@@ -269,7 +279,7 @@ class Recorder:
         to_cancel = []
         for request_id, draft in batch.drafts.items():
             live = draft.live
-            live.meter = draft.meter
+            live.keep(draft.meter, [body for body, _ in draft.blocks])
             live.is_running = live.is_running or bool(draft.blocks)
             live.charged_until_ns = max(live.charged_until_ns, draft.charged_until_ns)
             live.replaced_tail = live.replaced_tail or draft.replaced_tail

@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from example_receipts import example, form
 from flow_streams import events
 from gateway_process import Gateway, Tenant, make_tenant
 
@@ -27,6 +28,7 @@ def test_an_answer_comes_with_a_receipt_that_verifies_offline(
     assert receipt["output"]["sha256"] == hashlib.sha256(salted).hexdigest()
     assert sum(Decimal(line["amount"]) for line in receipt["lines"]) == Decimal(receipt["total"])
     assert receipt["energy"]["class"] in {"measured", "estimated"}
+    assert form(answer["receipt"]) == form(example("estimated")["receipt"]), "make it anew"
 
     receipt_file, keys_file = tmp_path / "receipt.json", tmp_path / "keys.json"
     receipt_file.write_text(json.dumps(answer["receipt"]))
