@@ -17,7 +17,8 @@ from sqlalchemy import Engine as Database
 from api.admission import choice_ids
 from api.auth import Principal, Scope, requires
 from api.bodies import StrictBody
-from api.errors import GenerationFailed
+from api.error_reports import documented
+from api.errors import Forbidden, GenerationFailed, InvalidParameter, Unauthenticated
 from api.gateway import Gateway, Live
 from api.inference import orders, replies
 from api.inference.event_stream import KEEPALIVE, EventStream, sse
@@ -32,7 +33,7 @@ from api.inference.orders import Order, ServedModel
 from api.inference.schemas import GenerationView
 from api.schemas import PathId
 from billing.money import parse_nano
-from engine.errors import InvalidRequest
+from engine.errors import InvalidRequest, ModelNotFound
 from metering.database import snapshot
 from metering.protocols import CommittedBlock
 
@@ -51,6 +52,7 @@ KeyHeader = Annotated[str | None, HeaderParameter(name="Idempotency-Key")]
     guards=[requires(Scope.GENERATE)],
     dto=StrictBody,
     return_dto=None,
+    responses=documented(*replies.REFUSALS, openai=True),
 )
 async def chat_completions(
     request: Request[Any, Any, Any],
@@ -73,6 +75,7 @@ async def chat_completions(
     guards=[requires(Scope.GENERATE)],
     dto=StrictBody,
     return_dto=None,
+    responses=documented(*replies.REFUSALS, openai=True),
 )
 async def completions(
     request: Request[Any, Any, Any],
@@ -92,6 +95,7 @@ async def completions(
     tags=["openai"],
     summary="Models served here",
     guards=[requires(Scope.READ_USAGE)],
+    responses=documented(Unauthenticated, Forbidden, openai=True),
     sync_to_thread=False,
 )
 def models(gateway: NamedDependency[Gateway]) -> dict[str, Any]:
@@ -104,6 +108,7 @@ def models(gateway: NamedDependency[Gateway]) -> dict[str, Any]:
     tags=["openai"],
     summary="A model",
     guards=[requires(Scope.READ_USAGE)],
+    responses=documented(InvalidParameter, Unauthenticated, Forbidden, ModelNotFound, openai=True),
     sync_to_thread=False,
 )
 def model(gateway: NamedDependency[Gateway], name: PathId) -> dict[str, Any]:

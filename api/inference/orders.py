@@ -221,7 +221,10 @@ def deadline(deadline_ms: int | None) -> int | None:
 
 
 def refuse_unsupported(options: Mapping[str, Any]) -> None:
-    """Raise for the first option that was given and can't be honoured; null means not given."""
+    """Raise for the first option that was given and can't be honoured; null means not given.
+
+    A name may say in further words when it is refused: `top_logprobs without logprobs`.
+    """
     for name, value in options.items():
         if value is not None:
-            raise InvalidRequest(f"{name} is not supported by this gateway", name)
+            raise InvalidRequest(f"{name} is not supported by this gateway", name.split()[0])

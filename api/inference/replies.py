@@ -15,17 +15,40 @@ from litestar.types import Receive
 from sqlalchemy import Connection
 from sqlalchemy import Engine as Database
 
-from api.errors import RequestInFlight
+from api.errors import (
+    Forbidden,
+    IdempotencyMismatch,
+    InvalidBody,
+    InvalidIdempotencyKey,
+    RateLimited,
+    RequestInFlight,
+    TenantSuspended,
+    Unauthenticated,
+)
 from api.gateway import Gateway, Live
 from api.inference.event_stream import disconnected
 from api.inference.generations import read
 from api.inference.schemas import GenerationView
-from engine.errors import EngineUnavailable
+from billing.errors import BudgetExhausted, CostCeilingTooLow, InsufficientCredit, PaymentOverdue
+from engine.errors import (
+    EngineOverloaded,
+    EngineUnavailable,
+    InvalidRequest,
+    ModelNotFound,
+    PromptTooLong,
+)
 from metering.committed_blocks import replay
 from metering.database import snapshot
 from metering.events import FINAL_STATUSES, RequestStatus, RequestSummary
 from metering.protocols import CommittedBlock
 
+# What a request for an answer may be refused with, whatever its shape.
+REFUSALS = (
+    *(InvalidRequest, PromptTooLong, InvalidBody, InvalidIdempotencyKey, Unauthenticated),
+    *(InsufficientCredit, PaymentOverdue, BudgetExhausted, CostCeilingTooLow),
+    *(Forbidden, TenantSuspended, ModelNotFound, RequestInFlight, IdempotencyMismatch),
+    *(RateLimited, EngineOverloaded, EngineUnavailable),
+)
 HTTP_CLIENT_CLOSED_REQUEST = 499  # never seen: the client is gone; it is for the access log
 
 

@@ -16,7 +16,8 @@ from sqlalchemy import Engine as Database
 
 from api.auth import Principal, Scope, requires
 from api.bodies import StrictBody
-from api.errors import NotFound
+from api.error_reports import documented
+from api.errors import AuditBusy, Forbidden, InvalidParameter, NotFound, Unauthenticated
 from api.gateway import Gateway, Live
 from api.inference import orders, replies
 from api.inference.audits import AuditDesk
@@ -27,6 +28,7 @@ from api.inference.orders import Order, ServedModel
 from api.inference.schemas import GenerateRequest, GenerationView
 from api.schemas import PathId
 from billing import receipt_audit
+from billing.errors import CannotAudit
 from billing.money import parse_nano
 from billing.receipt_audit import Audit
 from billing.request_evidence import of_request
@@ -49,7 +51,8 @@ encode = msgspec.json.encode
             GenerationView,
             description="The answer and its signed receipt. With `stream`, server-sent events: "
             "one `block` for each committed block, then one `receipt` holding this same object.",
-        )
+        ),
+        **documented(*replies.REFUSALS),
     },
 )
 async def generate(
@@ -87,6 +90,7 @@ async def generate(
     summary="Read a generation",
     guards=[requires(Scope.READ_CONTENT)],
     tags=["inference"],
+    responses=documented(InvalidParameter, Unauthenticated, Forbidden, NotFound),
     sync_to_thread=True,
 )
 def generation(
@@ -105,6 +109,9 @@ def generation(
     summary="Audit a receipt by generating its answer again",
     guards=[requires(Scope.READ_CONTENT)],
     tags=["inference"],
+    responses=documented(
+        InvalidParameter, Unauthenticated, Forbidden, NotFound, CannotAudit, AuditBusy
+    ),
 )
 async def audit_generation(
     principal: NamedDependency[Principal],
