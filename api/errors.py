@@ -104,8 +104,11 @@ class RequestInFlight(ApiError):
 class GenerationFailed(ApiError):
     """A request that was admitted and then failed on our side; what it delivered is on record."""
 
-    def __init__(self, request_id: str) -> None:
-        super().__init__(f"generation {request_id} failed; what was delivered is on its receipt")
+    def __init__(self, request_id: str, why: str | None) -> None:
+        reason = f": {why}" if why else ""
+        super().__init__(
+            f"generation {request_id} failed{reason}; what was delivered is on its receipt"
+        )
         self.request_id = request_id
 
 

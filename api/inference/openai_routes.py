@@ -17,7 +17,7 @@ from sqlalchemy import Engine as Database
 from api.admission import choice_ids
 from api.auth import Principal, Scope, requires
 from api.bodies import StrictBody
-from api.error_reports import documented
+from api.error_reports import documented, report
 from api.errors import Forbidden, GenerationFailed, InvalidParameter, Unauthenticated
 from api.gateway import Gateway, Live
 from api.inference import orders, replies
@@ -158,7 +158,7 @@ async def _answer(
         return EventStream(parts, _nothing, reply_headers)
     for view in views:
         if view.status == "failed":
-            raise GenerationFailed(view.id)
+            raise GenerationFailed(view.id, view.failure)
     return replies.json_reply(shape.answer(views, blocks if logprobs else None), reply_headers)
 
 
@@ -234,13 +234,8 @@ async def _stored_parts(
 def _ending(shape: Shape, views: list[GenerationView], include_usage: bool) -> list[bytes]:
     for view in views:
         if view.status == "failed":
-            error = {
-                "message": f"generation {view.id} failed; it was billed for what it had delivered",
-                "type": "server_error",
-                "param": None,
-                "code": "generation_failed",
-            }
-            return [sse(None, encode({"error": error}))]
+            failed = report(GenerationFailed(view.id, view.failure))
+            return [sse(None, encode(failed.as_openai()))]
     parts = [sse(None, encode(shape.usage_part(views)))] if include_usage else []
     return [*parts, DONE]
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Select, and_, or_, select
 
-from metering.bodies import BlockBody
+from metering.bodies import BlockBody, TerminalBody
 from metering.energy import shown_uj
 from metering.events import (
     ConfidenceTier,
@@ -120,6 +120,16 @@ def summary(connection: Connection, request_id: str) -> RequestSummary | None:
         select(request_summaries.c.body).where(request_summaries.c.request_id == request_id)
     )
     return None if body is None else msgspec.json.decode(body, type=RequestSummary)
+
+
+def failure(connection: Connection, request_id: str) -> str | None:
+    """Why a final request failed, in our own words; null where nothing was said of it."""
+    body = connection.scalar(
+        select(usage_events.c.body).where(
+            usage_events.c.request_id == request_id, usage_events.c.kind == EventKind.TERMINAL
+        )
+    )
+    return None if body is None else msgspec.json.decode(body, type=TerminalBody).detail
 
 
 def request_list(
