@@ -27,6 +27,7 @@ from api.invoices.routes import invoice_desk_router, invoices_router
 from api.metrics import metrics
 from api.payments.cashier import Cashier
 from api.payments.routes import payment_desk_router, stripe_webhook, top_ups_router
+from api.query_parameters import refuse_unknown
 from api.reference import problems_router
 from api.replicas import Replicas
 from api.review.routes import review_router
@@ -146,6 +147,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             "webhooks_allow_private": Provide(provide_webhooks_allow_private, sync_to_thread=False),
             "principal": Provide(provide_principal, sync_to_thread=True),
         },
+        before_request=refuse_unknown,
         exception_handlers=exception_handlers,
         lifespan=[lifespan],
         request_max_body_size=settings.body_bytes_max,
