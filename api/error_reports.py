@@ -211,7 +211,7 @@ def _members(error: Exception) -> dict[str, Any]:
     match error:
         case api_errors.Forbidden():
             members = {"needed_scope": str(error.needed)}
-        case api_errors.GenerationFailed():
+        case api_errors.GenerationFailed() | api_errors.NotSettled():
             members = {"request_id": error.request_id}
         case api_errors.RateLimited():
             members = {

@@ -112,6 +112,17 @@ class GenerationFailed(ApiError):
         self.request_id = request_id
 
 
+class NotSettled(ApiError):
+    """A request that has ended, and that the database does not let us settle for now."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(
+            f"generation {request_id} has ended but can't be settled yet; it will be, and "
+            "is billed for what it delivered: read it later, and do not send it again"
+        )
+        self.request_id = request_id
+
+
 class AlreadyServed(ApiError):
     """Another gateway serves this database."""
 

@@ -18,7 +18,7 @@ from api.admission import choice_ids
 from api.auth import Principal, Scope, requires
 from api.bodies import StrictBody
 from api.error_reports import documented, report
-from api.errors import Forbidden, GenerationFailed, InvalidParameter, Unauthenticated
+from api.errors import Forbidden, GenerationFailed, InvalidParameter, NotSettled, Unauthenticated
 from api.gateway import Gateway, Live
 from api.inference import orders, replies
 from api.inference.event_stream import KEEPALIVE, EventStream, sse
@@ -199,16 +199,20 @@ async def _live_parts(
 ) -> AsyncIterator[bytes]:
     telling = _Telling(shape, live.request_id, model_name, logprobs=logprobs)
     views: dict[int, GenerationView] = {}
-    async for item in replies.told(gateway, live):
-        if item is None:
-            yield KEEPALIVE
-        elif isinstance(item, CommittedBlock):
-            yield telling.text(live.request_ids.index(item.request_id), item)
-        else:
-            index = live.request_ids.index(item.id)
-            views[index] = item
-            if item.status != "failed":
-                yield telling.end(index, item)
+    try:
+        async for item in replies.told(gateway, live):
+            if item is None:
+                yield KEEPALIVE
+            elif isinstance(item, CommittedBlock):
+                yield telling.text(live.request_ids.index(item.request_id), item)
+            else:
+                index = live.request_ids.index(item.id)
+                views[index] = item
+                if item.status != "failed":
+                    yield telling.end(index, item)
+    except NotSettled as error:
+        yield sse(None, encode(report(error).as_openai()))
+        return
     for part in _ending(shape, [views[index] for index in sorted(views)], usage):
         yield part
 

@@ -20,6 +20,7 @@ from api.errors import (
     IdempotencyMismatch,
     InvalidBody,
     InvalidIdempotencyKey,
+    NotSettled,
     RateLimited,
     RequestInFlight,
     TenantSuspended,
@@ -47,13 +48,13 @@ REFUSALS = (
     *(InvalidRequest, PromptTooLong, InvalidBody, InvalidIdempotencyKey, Unauthenticated),
     *(InsufficientCredit, PaymentOverdue, BudgetExhausted, CostCeilingTooLow),
     *(Forbidden, TenantSuspended, ModelNotFound, RequestInFlight, IdempotencyMismatch),
-    *(RateLimited, EngineOverloaded, EngineUnavailable),
+    *(RateLimited, EngineOverloaded, EngineUnavailable, NotSettled),
 )
 HTTP_CLIENT_CLOSED_REQUEST = 499  # never seen: the client is gone; it is for the access log
 
 
 async def wait_settled(receive: Receive, gateway: Gateway, live: Live) -> bool:
-    """Wait for the end of an order; false when its client went away first.
+    """Wait for the end of an order; false when its client went away first. Raises NotSettled.
 
     The departing client's order is cancelled, and pays for what was committed before.
     """
@@ -61,6 +62,8 @@ async def wait_settled(receive: Receive, gateway: Gateway, live: Live) -> bool:
     departure = asyncio.create_task(disconnected(receive))
     try:
         await asyncio.wait({settled, departure}, return_when=asyncio.FIRST_COMPLETED)
+        if settled.done():
+            settled.result()
         return settled.done()
     finally:
         settled.cancel()
@@ -89,7 +92,7 @@ async def told(
     """What a stream tells of an order: blocks as they come, and each choice's view at its end.
 
     Null is that nothing came for a while. Blocks of an answer that may have to wait for a reviewer
-    are kept back until it is known that it need not.
+    are kept back until it is known that it need not. Raises NotSettled.
     """
     kept: dict[str, list[CommittedBlock]] = {}
     async for item in live.stream.items(gateway.settings.keepalive_s):

@@ -16,8 +16,8 @@ from sqlalchemy import Engine as Database
 
 from api.auth import Principal, Scope, requires
 from api.bodies import StrictBody
-from api.error_reports import documented
-from api.errors import AuditBusy, Forbidden, InvalidParameter, NotFound, Unauthenticated
+from api.error_reports import documented, report
+from api.errors import AuditBusy, Forbidden, InvalidParameter, NotFound, NotSettled, Unauthenticated
 from api.gateway import Gateway, Live
 from api.inference import orders, replies
 from api.inference.audits import AuditDesk
@@ -50,7 +50,8 @@ encode = msgspec.json.encode
         200: ResponseSpec(
             GenerationView,
             description="The answer and its signed receipt. With `stream`, server-sent events: "
-            "one `block` for each committed block, then one `receipt` holding this same object.",
+            "one `block` for each committed block, then one `receipt` holding this same object, or "
+            "an `error` holding a problem where it can't be settled yet.",
         ),
         **documented(*replies.REFUSALS),
     },
@@ -172,13 +173,16 @@ def read_order(served: ServedModel, wire: GenerateRequest) -> Order:
 
 
 async def _live_events(gateway: Gateway, live: Live, *, logprobs: bool) -> AsyncIterator[bytes]:
-    async for item in replies.told(gateway, live):
-        if item is None:
-            yield KEEPALIVE
-        elif isinstance(item, CommittedBlock):
-            yield sse("block", encode(block_view(item, logprobs=logprobs)))
-        else:
-            yield sse("receipt", encode(item))
+    try:
+        async for item in replies.told(gateway, live):
+            if item is None:
+                yield KEEPALIVE
+            elif isinstance(item, CommittedBlock):
+                yield sse("block", encode(block_view(item, logprobs=logprobs)))
+            else:
+                yield sse("receipt", encode(item))
+    except NotSettled as error:
+        yield sse("error", encode(report(error).as_problem()))
 
 
 async def _stored_events(
