@@ -62,7 +62,8 @@ async def chat_completions(
     idempotency_key: KeyHeader = None,
 ) -> ASGIApp:
     """Answer a conversation in OpenAI's shape; `usage` carries cost, units, joules and receipt."""
-    order = await asyncio.to_thread(_chat_order, gateway.served, data)
+    served = gateway.served
+    order = await served.turns.read(principal.tenant_id, _chat_order, served, data)
     key = IdempotencyKey.of(idempotency_key, await request.body())
     return await _answer(request, gateway, principal, data, order=order, key=key, shape=CHAT)
 
@@ -85,7 +86,8 @@ async def completions(
     idempotency_key: KeyHeader = None,
 ) -> ASGIApp:
     """Continue a raw prompt in OpenAI's shape."""
-    order = await asyncio.to_thread(_text_order, gateway.served, data)
+    served = gateway.served
+    order = await served.turns.read(principal.tenant_id, _text_order, served, data)
     key = IdempotencyKey.of(idempotency_key, await request.body())
     return await _answer(request, gateway, principal, data, order=order, key=key, shape=TEXT)
 

@@ -64,7 +64,8 @@ async def generate(
     idempotency_key: Annotated[str | None, HeaderParameter(name="Idempotency-Key")] = None,
 ) -> ASGIApp:
     """Generate within credit. A client that disconnects pays for the blocks committed before."""
-    order = await asyncio.to_thread(read_order, gateway.served, data)
+    served = gateway.served
+    order = await served.turns.read(principal.tenant_id, read_order, served, data)
     key = IdempotencyKey.of(idempotency_key, await request.body())
     submitted = await gateway.submit(principal, order, key, shows_blocks=bool(data.stream))
     request_id = submitted.request_id
