@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,40 +14,13 @@ from billing.invoices.upkeep_cli import recount_charges, remind_customers
 from metering.cli_context import CliContext
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection
 
     from billing.invoices.queries import Invoice
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 period = click.option("--period", required=True, metavar="YYYY-MM", help="Which month.")
 FORMATS = ("text", "json", "html", "pdf")
-
-
-@contextmanager
-def _database(context: CliContext) -> Iterator[Engine]:
-    from metering.database import open_database
-
-    database = open_database(context.database_url)
-    try:
-        yield database
-    finally:
-        database.dispose()
-
-
-@contextmanager
-def _transaction(context: CliContext) -> Iterator[Connection]:
-    from metering.database import transaction
-
-    with _database(context) as database, transaction(database) as connection:
-        yield connection
-
-
-@contextmanager
-def _snapshot(context: CliContext) -> Iterator[Connection]:
-    from metering.database import snapshot
-
-    with _database(context) as database, snapshot(database) as connection:
-        yield connection
 
 
 @click.group()
@@ -75,7 +47,7 @@ def close_period(context: CliContext, period: str, tenant_id: str | None, as_jso
     from billing.invoices import closing
 
     counts: dict[str, int] = {}
-    with _database(context) as database:
+    with context.database() as database:
         witness = _witness(context, "invoice.issued")
         for closed in closing.close(database, period, tenant_id, witness):
             counts[closed.outcome] = counts.get(closed.outcome, 0) + 1
@@ -94,7 +66,7 @@ def correct_period(context: CliContext, period: str, tenant_id: str, as_json: bo
     """Issue what came late into a closed month now, instead of with the next month's invoice."""
     from billing.invoices import closing
 
-    with _database(context) as database:
+    with context.database() as database:
         witness = _witness(context, "invoice.corrected")
         closed = closing.correct(database, period, tenant_id, witness)
     shown = _closed(closed)
@@ -110,7 +82,7 @@ def preview_period(context: CliContext, period: str, tenant_id: str, as_json: bo
     """Show what closing would issue now, also for a month that still runs."""
     from billing.invoices import closing, queries
 
-    with _snapshot(context) as connection:
+    with context.snapshot() as connection:
         found = queries.of_draft(closing.preview(connection, tenant_id, period))
     _show(found, "json" if as_json else "text", None)
 
@@ -137,7 +109,7 @@ def list_invoices(
     from billing.invoices import queries
     from billing.invoices.minor_units import format_minor
 
-    with _snapshot(context) as connection:
+    with context.snapshot() as connection:
         found = queries.rows(
             connection, tenant_id=tenant_id, period=period, state=state, limit=limit
         )
@@ -176,7 +148,7 @@ def show_invoice(context: CliContext, reference: str, form: str, output: Path | 
     """Show an invoice by its number or id."""
     from billing.invoices import queries
 
-    with _snapshot(context) as connection:
+    with context.snapshot() as connection:
         found = queries.invoice(connection, reference)
     _show(found, form, output)
 
@@ -189,7 +161,7 @@ def void_invoice(context: CliContext, reference: str) -> None:
     from billing.invoices import issuing
     from billing.payments import collection
 
-    with _transaction(context) as connection:
+    with context.transaction() as connection:
         row = issuing.locked(connection, reference)
         issuing.void(connection, row["id"])
         collection.withdraw(connection, row["id"])
@@ -204,7 +176,7 @@ def give_up_invoice(context: CliContext, reference: str) -> None:
     """Mark an invoice uncollectible, and write off what is left of it."""
     from billing.invoices import issuing
 
-    with _transaction(context) as connection:
+    with context.transaction() as connection:
         row = issuing.locked(connection, reference)
         issuing.give_up(connection, row["id"])
         _record_one(context, connection, row, "invoice.given_up")
@@ -227,7 +199,7 @@ def credit_invoice(
     from billing.invoices.minor_units import parse_minor
     from billing.payments import collection
 
-    with _transaction(context) as connection:
+    with context.transaction() as connection:
         row = issuing.locked(connection, reference)
         minor = parse_minor(amount, row["minor_nano"])
         number = credit_notes.credit(
@@ -253,7 +225,7 @@ def pay_invoice(context: CliContext, reference: str, amount: str, cause: str) ->
     from billing.invoices.minor_units import parse_minor
     from billing.payments import collection
 
-    with _transaction(context) as connection:
+    with context.transaction() as connection:
         row = issuing.locked(connection, reference)
         minor = parse_minor(amount, row["minor_nano"])
         if issuing.pay(connection, row["id"], minor, method=issuing.MANUAL, cause_id=cause):
@@ -270,10 +242,10 @@ def check_invoices(ctx: click.Context, whole: bool) -> None:
     """Compare invoices with their lines, numbers and receivables; exit status 1 if any differ."""
     from billing.invoices import checks
 
-    with _snapshot(ctx.obj) as connection:
+    with ctx.obj.snapshot() as connection:
         found = list(checks.check(connection))
     if whole:
-        with _database(ctx.obj) as database:
+        with ctx.obj.database() as database:
             found += checks.unbilled(database)
     for difference in found:
         click.echo(
