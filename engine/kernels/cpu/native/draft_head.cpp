@@ -45,10 +45,10 @@ const std::vector<std::vector<Edge>>& DraftHead::foresee(int count, const int64_
   runtime.reserve(std::max(rows, most), 0, 0, 0);
   runtime.reserve_phases(9 + 4 * layers.size() + 4 * size_t(depths));
   runtime.pool.run([&](int thread) {
-    Walk walk(runtime, nullptr);
+    Walk walk(runtime, thread, nullptr);
     Scratch& scratch = runtime.scratch[thread];
     const auto project = [&](const Matrix& m, const Rows8& in, int n, float* out, bool accumulate) {
-      walk.phase(0, m.tiles, 4, [&](int tile) {
+      walk.shared_phase(0, m.tiles, [&](int tile) {
         k.project(m, in, n, tile, out, m.out, accumulate, scratch);
       });
     };
@@ -80,7 +80,7 @@ const std::vector<std::vector<Edge>>& DraftHead::foresee(int count, const int64_
     });
     for (const HeadLayer& layer : layers) {
       rows_after(layer.norm, in_hidden_);
-      walk.phase(0, layer.gate_up->tiles / 2, 4, [&](int tile) {
+      walk.shared_phase(0, layer.gate_up->tiles / 2, [&](int tile) {
         k.swiglu(*layer.gate_up, in_hidden_, rows, tile, activated_, inner, scratch);
       });
       walk.phase(0, rows, 1, [&](int r) {

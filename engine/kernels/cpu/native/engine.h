@@ -57,6 +57,10 @@ struct Engine {
   Model model{};
   std::vector<Layer> layers;
   Region pool_memory;
+  // Rows that every thread prepares for itself where they are so few that sharing them out, and
+  // meeting, would take longer.
+  static constexpr int kAlone = 2;
+
   Step step{};
   Step wanted{};  // the same for the rows whose logits are wanted, unless that is all or tapped
   std::vector<Segment> segments;
@@ -64,10 +68,15 @@ struct Engine {
   bool timed = false;
 
  private:
+  struct Prepared {
+    Rows8 hidden, mixed, inner, final;
+  };
+
   void plan_buffers(int rows, int logits);
   void plan_segments(int rows);
   void plan_units();
   void plan_wanted();
+  void prepare_alone(Step& s, int thread) const;
 
   Arena buffers;
   int room_rows = 0, room_logits = 0;
@@ -75,6 +84,7 @@ struct Engine {
   std::vector<int32_t> tile_pages, length, shared;
   std::vector<AttentionUnit> units, wanted_units;
   std::vector<int64_t> wanted_rows;
+  std::vector<Prepared> prepared;  // of each thread, `kAlone` rows
 };
 
 // out [rows, out] = x [rows, in] times the matrix, plus its bias.

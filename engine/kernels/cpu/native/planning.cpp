@@ -108,6 +108,20 @@ void Engine::plan_buffers(int rows, int logits) {
   step.in_inner = take_rows8(buffers, many, m.intermediate, kGroup);
   step.in_final = take_rows8(buffers, room_logits + kTile, m.hidden, kGroup);
   step.in_query = take_rows8(buffers, many, inner, m.key_group);
+  prepared.clear();
+  for (int i = 0; i < runtime.pool.size(); ++i)
+    prepared.push_back({take_rows8(buffers, kAlone, m.hidden, kGroup),
+                        take_rows8(buffers, kAlone, inner, kGroup),
+                        take_rows8(buffers, kAlone, m.intermediate, kGroup),
+                        take_rows8(buffers, kAlone, m.hidden, kGroup)});
+}
+
+void Engine::prepare_alone(Step& s, int thread) const {
+  const Prepared& own = prepared[thread];
+  s.in_hidden = own.hidden;
+  s.in_mixed = own.mixed;
+  s.in_inner = own.inner;
+  s.in_final = own.final;
 }
 
 void Engine::plan_segments(int rows) {

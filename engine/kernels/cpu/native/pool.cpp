@@ -58,14 +58,14 @@ void Pool::run(const std::function<void(int)>& work) {
   meet();
 }
 
-void Pool::meet() {
-  if (size_ == 1) return;
-  const uint32_t seen = met_.now();
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size_ - 1) {
-    arrived_.store(0, std::memory_order_relaxed);
-    met_.open();
-    return;
-  }
+bool Pool::arrive() {
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) != size_ - 1) return false;
+  arrived_.store(0, std::memory_order_relaxed);
+  met_.open();
+  return true;
+}
+
+void Pool::wait(uint32_t seen) {
   for (int i = 0; i < pauses_; ++i) {
     if (met_.passed(seen)) return;
     _mm_pause();

@@ -34,11 +34,25 @@ class Pool {
   // Runs work(thread) on every thread, the caller being thread 0; returns when all have.
   void run(const std::function<void(int)>& work);
 
-  // Called by every thread inside `run`: none passes before all have come.
-  void meet();
+  // Called by every thread inside `run`: none passes before all have come. `meanwhile` is called
+  // over and over until they have, or until it returns false.
+  template <class Meanwhile>
+  void meet(Meanwhile&& meanwhile) {
+    if (size_ == 1) return;
+    const uint32_t seen = met_.now();
+    if (arrive()) return;
+    while (pauses_ && !met_.passed(seen) && meanwhile()) {
+    }
+    wait(seen);
+  }
+  void meet() {
+    meet([] { return false; });
+  }
 
  private:
   void serve(int thread);
+  bool arrive();  // true for the last, who opens the way
+  void wait(uint32_t seen);
 
   const int size_;
   const int pauses_;  // at a barrier, before sleeping

@@ -29,8 +29,12 @@ void q4_rows(const Matrix& m, const uint8_t* quants, const uint16_t* scales, con
     const int8_t* x = rows.q + at * kGroup;
     const float *xs = rows.scale + at, *xm = rows.sum + at;
     for (int g = 0; g < groups; ++g, p += 256, s += 2 * kTile, x += kGroup, ++xs, ++xm) {
-      for (int i = 0; i < 4; ++i) _mm_prefetch(p + 2048 + i * 64, _MM_HINT_T0);
+      for (int i = 0; i < 4; ++i) {
+        _mm_prefetch(p + 2048 + i * 64, _MM_HINT_T0);
+        _mm_prefetch(p + 8192 + i * 64, _MM_HINT_T1);
+      }
       _mm_prefetch(s + 256, _MM_HINT_T0);
+      _mm_prefetch(s + 1024, _MM_HINT_T1);
       vi w[8];
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) {
@@ -61,7 +65,10 @@ void q8_rows(const Matrix& m, const uint8_t* quants, const uint16_t* scales, con
     const uint8_t* p = quants + h * kLanes * 4;
     const int8_t* x = rows.q + at * kGroup;
     for (int g = 0; g < groups; ++g, p += 512, x += kGroup) {
-      for (int i = 0; i < 8; ++i) _mm_prefetch(p + 4096 + i * 64, _MM_HINT_T0);
+      for (int i = 0; i < 8; ++i) {
+        _mm_prefetch(p + 4096 + i * 64, _MM_HINT_T0);
+        _mm_prefetch(p + 16384 + i * 64, _MM_HINT_T1);
+      }
       const Bytes w = load_words<8>(p);
       const vf scale = load_halves(scales + g * kTile + h * kLanes);
 #pragma GCC unroll 12
@@ -97,9 +104,8 @@ constexpr RowsFunction kRows[2][kBlock] = {{q4_rows<1>, q4_rows<2>, q4_rows<3>, 
 // One tile of channels for all rows, into out[rows padded][16].
 void tile_rows(const Matrix& m, const Rows8& rows, int count, int tile, float* out,
                Scratch& scratch) {
-  const int64_t first = static_cast<int64_t>(tile) * m.groups;
-  const uint8_t* quants = m.quants + first * (m.kind == kQ4 ? 256 : 512);
-  const uint16_t* scales = m.scales + first * (m.kind == kQ4 ? 2 * kTile : kTile);
+  const uint8_t* quants = m.quants_of(tile);
+  const uint16_t* scales = m.scales_of(tile);
 #if DFLASH_AMX
   if (count >= kTileUnitRows) {
     if (m.kind == kQ4) unit_tile<true>(m, quants, scales, rows, count, out, scratch.unpacked);

@@ -23,6 +23,11 @@ struct Matrix {
   uint8_t* quants;
   uint16_t* scales;
   float* bias;  // [tiles * 16] or null
+
+  int64_t tile_quants() const { return int64_t(groups) * kGroup * kTile / (kind == kQ4 ? 2 : 1); }
+  int64_t tile_scales() const { return int64_t(groups) * kTile * (kind == kQ4 ? 2 : 1); }
+  const uint8_t* quants_of(int tile) const { return quants + tile * tile_quants(); }
+  const uint16_t* scales_of(int tile) const { return scales + tile * tile_scales(); }
 };
 
 struct Layer {

@@ -8,50 +8,62 @@
 namespace dflash {
 void Engine::run() {
   constexpr int kPhasesOfLayer = 12;
-  const Step& s = step;
   const Kernels& k = *runtime.kernels;
   const int hidden = model.hidden, inner = model.heads * model.head_dim, between = model.intermediate;
   const int64_t all = int64_t(model.heads + 2 * model.kv_heads) * model.head_dim;
   const int threads = runtime.pool.size();
-  const int rows_at_once = (s.rows + 2 * threads - 1) / (2 * threads);
+  const int rows_at_once = (step.rows + 2 * threads - 1) / (2 * threads);
   runtime.reserve_phases(size_t(model.layers) * kPhasesOfLayer + 3);
   runtime.pool.run([&](int thread) {
-    Walk walk(runtime, timed && thread == 0 ? phase_us.data() : nullptr);
+    Walk walk(runtime, thread, timed && thread == 0 ? phase_us.data() : nullptr);
     Scratch& scratch = runtime.scratch[thread];
+    Step s = step, last = wanted;
+    const bool alone = step.rows <= kAlone && step.logits <= kAlone;
+    if (alone) prepare_alone(s, thread), prepare_alone(last, thread);
+    // what is prepared for one product; where every thread does so, it counts as part of the product
+    const auto prepare = [&](int kind, int rows, auto&& row) {
+      if (!alone) return walk.phase(kind, rows, rows_at_once, row);
+      for (int r = 0; r < rows; ++r) row(r);
+    };
     const auto project = [&](int kind, const Matrix& m, const Rows8& in, int rows, float* out,
-                             int64_t stride, bool accumulate, int at_once) {
-      walk.phase(kind, m.tiles, at_once, [&](int tile) {
+                             int64_t stride, bool accumulate) {
+      walk.shared_phase(kind, m.tiles, [&](int tile) {
         k.project(m, in, rows, tile, out, stride, accumulate, scratch);
       });
     };
     int tap = 0;
+    walk.foresee(*model.layer[0].qkv);
     walk.phase(0, s.rows, rows_at_once, [&](int r) { k.embed(s, r); });
     for (int l = 0; l < model.layers; ++l) {
       const Layer& w = model.layer[l];
-      walk.phase(1, s.rows, rows_at_once, [&](int r) { k.norm_row(s, w.attention_norm, r); });
-      project(2, *w.qkv, s.in_hidden, s.rows, s.qkv, all, false, 4);
+      prepare(1, s.rows, [&](int r) { k.norm_row(s, w.attention_norm, r); });
+      walk.foresee(*w.output);
+      project(2, *w.qkv, s.in_hidden, s.rows, s.qkv, all, false);
       walk.phase(3, s.rows, rows_at_once, [&](int r) { k.place(s, l, r); });
       // from here on, the last layer's other rows are of no use to anybody
-      const bool narrow = wanted.rows < s.rows && l == model.layers - 1;
-      const Step& c = narrow ? wanted : s;
+      const bool narrow = last.rows < s.rows && l == model.layers - 1;
+      const Step& c = narrow ? last : s;
       if (narrow)
         walk.phase(0, c.rows, rows_at_once, [&](int i) {
           std::memcpy(c.hidden + int64_t(i) * hidden, s.hidden + s.logit_rows[i] * hidden,
                       hidden * sizeof(float));
         });
       walk.foreseeing_phase(4, c.units, [&](int u, int next) { k.attend(c, l, u, next, scratch); });
-      walk.phase(5, c.rows, rows_at_once, [&](int r) {
+      prepare(5, c.rows, [&](int r) {
         const int64_t row = narrow ? s.logit_rows[r] : r;
         k.quantise(s.mixed + row * inner, inner, s.in_mixed, r);
       });
-      project(6, *w.output, s.in_mixed, c.rows, c.hidden, hidden, true, 4);
-      walk.phase(7, c.rows, rows_at_once, [&](int r) { k.norm_row(c, w.mlp_norm, r); });
-      walk.phase(8, w.gate_up->tiles / 2, 4, [&](int tile) {
+      walk.foresee(*w.gate_up, 2);
+      project(6, *w.output, s.in_mixed, c.rows, c.hidden, hidden, true);
+      prepare(7, c.rows, [&](int r) { k.norm_row(c, w.mlp_norm, r); });
+      walk.foresee(*w.down);
+      walk.shared_phase(8, w.gate_up->tiles / 2, [&](int tile) {
         k.swiglu(*w.gate_up, s.in_hidden, c.rows, tile, s.activated, between, scratch);
       });
-      walk.phase(9, c.rows, rows_at_once,
-                 [&](int r) { k.quantise(s.activated + int64_t(r) * between, between, s.in_inner, r); });
-      project(10, *w.down, s.in_inner, c.rows, c.hidden, hidden, true, 2);
+      prepare(9, c.rows,
+              [&](int r) { k.quantise(s.activated + int64_t(r) * between, between, s.in_inner, r); });
+      walk.foresee(l + 1 < model.layers ? *model.layer[l + 1].qkv : *model.head);
+      project(10, *w.down, s.in_inner, c.rows, c.hidden, hidden, true);
       if (tap < s.taps && s.tap_layers[tap] == l) {
         walk.phase(11, s.rows, rows_at_once, [&](int r) {
           std::memcpy(s.tap_out + (int64_t(tap) * s.rows + r) * hidden,
@@ -61,8 +73,8 @@ void Engine::run() {
       }
     }
     if (s.logits) {
-      walk.phase(12, s.logits, rows_at_once, [&](int i) { k.norm_logits(wanted, i); });
-      project(13, *model.head, s.in_final, s.logits, s.logit_out, model.vocab, false, 8);
+      prepare(12, s.logits, [&](int i) { k.norm_logits(last, i); });
+      project(13, *model.head, s.in_final, s.logits, s.logit_out, model.vocab, false);
     }
   });
 }
@@ -102,9 +114,9 @@ void project_rows(Runtime& runtime, const Matrix& m, int rows, const float* x, f
   runtime.reserve(rows, 0, 0, 0);
   runtime.reserve_phases(2);
   runtime.pool.run([&](int thread) {
-    Walk walk(runtime, nullptr);
+    Walk walk(runtime, thread, nullptr);
     walk.phase(0, rows, 1, [&](int r) { runtime.kernels->quantise(x + int64_t(r) * m.in, m.in, in, r); });
-    walk.phase(0, m.tiles, 4, [&](int tile) {
+    walk.shared_phase(0, m.tiles, [&](int tile) {
       runtime.kernels->project(m, in, rows, tile, out, m.out, false, runtime.scratch[thread]);
     });
   });
@@ -114,8 +126,8 @@ void statistics(Runtime& runtime, const float* logits, int rows, int vocab, doub
   const int chunks = (vocab + kChunk - 1) / kChunk;
   std::vector<float> parts(size_t(rows) * chunks * 4);
   runtime.reserve_phases(1);
-  runtime.pool.run([&](int) {
-    Walk(runtime, nullptr).phase(0, rows * chunks, 1, [&](int unit) {
+  runtime.pool.run([&](int thread) {
+    Walk(runtime, thread, nullptr).phase(0, rows * chunks, 1, [&](int unit) {
       const int row = unit / chunks, begin = unit % chunks * kChunk;
       const int end = begin + kChunk < vocab ? begin + kChunk : vocab;
       runtime.kernels->summarise(logits + int64_t(row) * vocab, begin, end, &parts[size_t(unit) * 4]);
