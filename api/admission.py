@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from api import limits, projects, rates
 from api.auth import Principal
-from api.errors import Conflict, TenantSuspended
+from api.errors import TenantSuspended
 from api.inference import idempotency
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order
@@ -26,7 +26,7 @@ from engine.requests import GenerationRequest
 from metering import clock, content_hash
 from metering import requests as usage_requests
 from metering.database import transaction
-from metering.requests import AdmittedRequest
+from metering.requests import AdmittedRequest, choice_ids
 from metering.tables import tenants
 
 _TENANT = select(tenants.c.suspended, tenants.c.review_delivery, tenants.c.review_opt_in).where(
@@ -88,8 +88,6 @@ class Admission:
             if key is not None:
                 earlier = idempotency.claimed_by(connection, tenant_id, order.route, key)
                 if earlier is not None:
-                    if retention.is_erased(connection, earlier):
-                        raise Conflict(f"what {earlier} answered was erased; use another key")
                     return Replay(earlier)
             for _ in range(order.choices):
                 rates.count(connection, principal.key_id, self.requests_per_minute, now)
@@ -136,18 +134,19 @@ class Admission:
                 self.gate.admit(connection, usage, expires_at_us=now + self.hold_lifetime_s * 10**6)
             if key is not None:
                 idempotency.claim(
-                    connection, tenant_id, order.route, key, request_id=request_id, now_us=now
+                    connection,
+                    tenant_id,
+                    order.route,
+                    key,
+                    request_id=request_id,
+                    salt=usages[0].content_salt,
+                    now_us=now,
                 )
             scope = retention.cache_scope(connection, tenant_id)
         return [
             Admitted(usage, _generation_request(usage, order, choice, scope))
             for choice, usage in enumerate(usages)
         ]
-
-
-def choice_ids(request_id: str, choices: int) -> tuple[str, ...]:
-    """The ids of an order's requests, one for each choice; the first is the order's own."""
-    return (request_id, *(f"{request_id}.{choice}" for choice in range(1, choices)))
 
 
 def _generation_request(

@@ -95,6 +95,7 @@ def record(
 @click.option("--requests", type=click.IntRange(1, 256), default=4, show_default=True)
 @click.option("--tokens", type=click.IntRange(10, 10**5), default=512, show_default=True)
 @click.option("--block-tokens", type=click.IntRange(1, 16), default=2, show_default=True)
+@click.option("--batch-steps", type=click.IntRange(1, 256), default=1, show_default=True)
 @click.option("--repeats", type=click.IntRange(1, 100), default=5, show_default=True)
 @click.option("--sampler-seconds", type=click.FloatRange(0.1, 600), default=5.0, show_default=True)
 @click.option(
@@ -110,6 +111,7 @@ def bench(
     requests: int,
     tokens: int,
     block_tokens: int,
+    batch_steps: int,
     repeats: int,
     sampler_seconds: float,
     folder: Path | None,
@@ -124,7 +126,7 @@ def bench(
     from metering.energy import open_meter
     from metering.overhead import Load, measure, sampler_share
 
-    load = Load(requests, tokens, block_tokens, repeats)
+    load = Load(requests, tokens, block_tokens, batch_steps, repeats)
     found = measure(upgrade, load, folder)
     energy = open_meter(_settings(context), os.getpid())
     share = sampler_share(energy, sampler_seconds)

@@ -48,7 +48,8 @@ idempotency_keys = Table(
     Column("tenant_id", Id, ForeignKey(tenants.c.id), primary_key=True),
     Column("route", String(40), primary_key=True),
     Column("key", String(255), primary_key=True),
-    Column("body_sha256", String(64), nullable=False),
+    # Of the request's content salt, and then of the body's own hash: erasure takes the salt.
+    Column("salted_sha256", String(64), nullable=False),
     Column("request_id", Id, ForeignKey(requests.c.id), nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
 )

@@ -28,6 +28,7 @@ class Tenant:
     review_delivery: str  # "now", or "held" until the verdict: answers that go to review
     suspended: bool
     created_at_us: int
+    review_redaction: bool = True  # reviewers see texts with what points at a person hidden
 
 
 def create(
@@ -38,6 +39,7 @@ def create(
     time_zone: str = "UTC",
     review_opt_in: bool = False,
     review_delivery: str = "now",
+    review_redaction: bool = True,
 ) -> Tenant:
     """Add a tenant, without credit or keys. Raises InvalidParameter."""
     check_name(name)
@@ -53,6 +55,7 @@ def create(
         review_delivery=review_delivery,
         suspended=False,
         created_at_us=clock.now_us(),
+        review_redaction=review_redaction,
     )
     connection.execute(
         insert(tenants).values(
@@ -64,6 +67,7 @@ def create(
             review_delivery=tenant.review_delivery,
             suspended=tenant.suspended,
             created_at_us=tenant.created_at_us,
+            review_redaction=tenant.review_redaction,
         )
     )
     return tenant
@@ -77,6 +81,7 @@ def change(
     time_zone: str | None = None,
     review_opt_in: bool | None = None,
     review_delivery: str | None = None,
+    review_redaction: bool | None = None,
 ) -> Tenant:
     """Change settings; null leaves one as it is. The currency can't change: its ledger is in it.
 
@@ -94,6 +99,7 @@ def change(
         "time_zone": time_zone,
         "review_opt_in": review_opt_in,
         "review_delivery": review_delivery,
+        "review_redaction": review_redaction,
     }
     changed = {key: value for key, value in settings.items() if value is not None}
     if changed:

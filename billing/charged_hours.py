@@ -11,6 +11,7 @@ lines of the others, so what it sees is exact at every moment. Invoices are made
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from sqlalchemy import (
     Engine,
     Insert,
     Numeric,
+    Table,
     and_,
     case,
     cast,
@@ -39,7 +41,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from billing.charged_tables import charged_hours, hour_charges
+from billing import spent_hours
+from billing.charged_tables import charged_hours, hour_charges, hour_spending
 from billing.differences import Difference
 from billing.ledger.accounts import lock_tenant
 from billing.ledger.balances import currency_of
@@ -107,8 +110,8 @@ def count(database: Engine, now_us: int) -> int:
 
 def rebuild(connection: Connection) -> None:
     """Note every hour that holds a line as to be counted anew."""
-    connection.execute(delete(hour_charges))
-    connection.execute(delete(charged_hours))
+    for table in (hour_charges, hour_spending, charged_hours):
+        connection.execute(delete(table))
     start = rated_lines.c.event_time_us - rated_lines.c.event_time_us % HOUR_US
     connection.execute(
         insert(charged_hours).from_select(
@@ -118,10 +121,19 @@ def rebuild(connection: Connection) -> None:
     )
 
 
+def forget(connection: Connection, tenant_id: str, at_us: int) -> None:
+    """Count the hour of this moment anew, because what its requests carry was erased.
+
+    The caller has the tenant's lock.
+    """
+    touch(connection, tenant_id, at_us)
+    spent_hours.forget(connection, tenant_id, at_us - at_us % HOUR_US)
+
+
 def sums(connection: Connection, tenant_id: str, start_us: int, end_us: int) -> list[Sum]:
     """The lines of requests that ended in [start, end), alike ones added up, in no order."""
     line, hour = rated_lines.c, hour_charges.c
-    first_us, last_us, stretches = _divided(connection, tenant_id, start_us, end_us)
+    first_us, last_us, stretches = divided(connection, tenant_id, start_us, end_us)
     counted = (
         select(
             hour.tariff_version_id,
@@ -168,8 +180,9 @@ def daily(
     owned = (line.tenant_id == tenant_id, ended >= start_us, ended < end_us)
     days: dict[int, date] = {}  # the hours that lie in one day, whole
     parts: list[tuple[date, Stretch]] = []
+    uncounted = _uncounted(connection, tenant_id, start_us, end_us)
     for day, day_us, next_us in filled(connection, ended, owned, zone):
-        first_us, last_us, stretches = _divided(connection, tenant_id, day_us, next_us)
+        first_us, last_us, stretches = _divided(day_us, next_us, uncounted)
         days |= dict.fromkeys(range(first_us, last_us, HOUR_US), day)
         parts += [(day, stretch) for stretch in stretches]
     if days:
@@ -205,14 +218,8 @@ def check(connection: Connection) -> Iterator[Difference]:
             )
         )
     }
-    counted = {
-        (tenant, at): int(nano)
-        for tenant, at, nano in connection.execute(
-            select(hour.tenant_id, hour.start_us, func.sum(hour.amount_nano)).group_by(
-                hour.tenant_id, hour.start_us
-            )
-        )
-    }
+    counted = _by_hour(connection, hour_charges, hour.amount_nano)
+    spent = _by_hour(connection, hour_spending, hour_spending.c.charged_nano)
     known = {
         (row.tenant_id, row.start_us): row.is_counted
         for row in connection.execute(select(charged_hours))
@@ -221,9 +228,21 @@ def check(connection: Connection) -> Iterator[Difference]:
         subject = f"{place[0]} hour {place[1]}"
         if place not in known:
             yield Difference("hours with charges are known", subject, str(held[place]), "none")
-        elif known[place] and held.get(place, 0) != counted.get(place, 0):
-            expected, found = str(held.get(place, 0)), str(counted.get(place, 0))
-            yield Difference("charges counted by the hour = lines", subject, expected, found)
+            continue
+        expected = held.get(place, 0)
+        for name, figures in (("charges", counted), ("spending", spent)):
+            found = figures.get(place, 0)
+            if known[place] and expected != found:
+                check_name = f"{name} counted by the hour = lines"
+                yield Difference(check_name, subject, str(expected), str(found))
+
+
+def _by_hour(
+    connection: Connection, table: Table, amount: Column[int]
+) -> dict[tuple[str, int], int]:
+    place = (table.c.tenant_id, table.c.start_us)
+    rows = connection.execute(select(*place, func.sum(amount)).group_by(*place))
+    return {(tenant, at): int(nano) for tenant, at, nano in rows}
 
 
 def millionths(connection: Connection, quantity: Column[str]) -> ColumnElement[Any]:
@@ -258,6 +277,7 @@ def _count(connection: Connection, tenant_id: str, start_us: int) -> None:
             .group_by(*alike),
         )
     )
+    spent_hours.store(connection, tenant_id, start_us, start_us + HOUR_US)
     connection.execute(
         update(charged_hours)
         .where(charged_hours.c.tenant_id == tenant_id, charged_hours.c.start_us == start_us)
@@ -265,26 +285,40 @@ def _count(connection: Connection, tenant_id: str, start_us: int) -> None:
     )
 
 
-def _divided(
+def divided(
     connection: Connection, tenant_id: str, start_us: int, end_us: int
 ) -> tuple[int, int, list[Stretch]]:
-    """The whole hours of a span, and the stretches in it whose lines are to be read."""
+    """The first and the last of the whole hours of a span, of which those that are counted may be
+    read as they were added up, and the stretches in it whose lines are to be read.
+    """
+    return _divided(start_us, end_us, _uncounted(connection, tenant_id, start_us, end_us))
+
+
+def _uncounted(connection: Connection, tenant_id: str, start_us: int, end_us: int) -> Sequence[int]:
+    """The hours that begin in [start, end) and are to be counted, in their order."""
+    hour = charged_hours.c
+    return connection.scalars(
+        select(hour.start_us)
+        .where(
+            hour.tenant_id == tenant_id,
+            hour.start_us >= start_us,
+            hour.start_us < end_us,
+            hour.is_counted.is_(False),
+        )
+        .order_by(hour.start_us)
+    ).all()
+
+
+def _divided(
+    start_us: int, end_us: int, uncounted: Sequence[int]
+) -> tuple[int, int, list[Stretch]]:
     first_us = -(-start_us // HOUR_US) * HOUR_US
     last_us = end_us // HOUR_US * HOUR_US
     if first_us >= last_us:
         return first_us, first_us, [(start_us, end_us)]
-    uncounted = connection.scalars(
-        select(charged_hours.c.start_us)
-        .where(
-            charged_hours.c.tenant_id == tenant_id,
-            charged_hours.c.start_us >= first_us,
-            charged_hours.c.start_us < last_us,
-            charged_hours.c.is_counted.is_(False),
-        )
-        .order_by(charged_hours.c.start_us)
-    )
+    within = uncounted[bisect_left(uncounted, first_us) : bisect_left(uncounted, last_us)]
     stretches = [(start_us, first_us)]
-    for at_us in [*uncounted, last_us]:
+    for at_us in [*within, last_us]:
         until_us = end_us if at_us == last_us else at_us + HOUR_US
         if stretches[-1][1] == at_us:
             stretches[-1] = (stretches[-1][0], until_us)

@@ -1,4 +1,4 @@
-"""Tables of charges by the hour: a projection of rated lines, which can be made anew.
+"""Tables of charges by the hour: a projection of lines and receipts, which can be made anew.
 
 They belong to `billing.tables.metadata`. Hours are UTC's.
 """
@@ -12,8 +12,10 @@ from sqlalchemy import (
     ForeignKey,
     ForeignKeyConstraint,
     Index,
+    Integer,
     String,
     Table,
+    Text,
 )
 
 from billing.tables import metadata
@@ -51,6 +53,29 @@ hour_charges = Table(
     Column("unit_price_low", String(40), nullable=False),  # as text: equal, or no single price
     Column("unit_price_high", String(40), nullable=False),
     Column("amount_nano", BigInteger, nullable=False),
+    ForeignKeyConstraint(
+        ["tenant_id", "start_us"], [charged_hours.c.tenant_id, charged_hours.c.start_us]
+    ),
+    sqlite_with_rowid=False,
+)
+
+# What the requests of an hour came to, those that carry the same in one row.
+hour_spending = Table(
+    "hour_spending",
+    metadata,
+    Column("tenant_id", Id, primary_key=True),
+    Column("start_us", BigInteger, primary_key=True),
+    Column("place", Integer, primary_key=True),  # numbers the rows of an hour
+    Column("key_id", Id, nullable=False),
+    Column("project_id", Id),
+    Column("end_user", String(200)),
+    Column("model", String(200), nullable=False),
+    Column("tags", Text),  # JSON object, as on the request
+    Column("currency", String(3), nullable=False),
+    Column("requests", Integer, nullable=False),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("charged_nano", BigInteger, nullable=False),
     ForeignKeyConstraint(
         ["tenant_id", "start_us"], [charged_hours.c.tenant_id, charged_hours.c.start_us]
     ),

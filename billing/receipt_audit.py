@@ -31,6 +31,7 @@ from metering.bodies import BlockBody, TerminalBody
 from metering.calibration import Calibration
 from metering.events import FINAL_STATUSES, RequestSummary
 from metering.information import total_ubits
+from metering.ingestion.outside import ROUTE as OUTSIDE
 from metering.request_meter import RequestMeter
 from metering.requests import AdmittedRequest
 from metering.review_rule import ReviewRule
@@ -67,9 +68,12 @@ def stated(evidence: Evidence) -> dict[str, Any]:
         raise CannotAudit(f"{request.id} is not final: it has no receipt yet")
     if evidence.receipt is None:
         raise CannotAudit(f"{request.id} has no receipt")
+    if request.route == OUTSIDE:
+        raise CannotAudit(f"{request.id} was reported by another engine, which had its prompt")
     if request.prompt is None:
         raise CannotAudit(
-            f"the prompt of {request.id} is not kept: it was erased, or another engine had it"
+            f"the prompt of {request.id} and its options were erased: what it answered can't be "
+            "generated again. Its receipt can still be verified"
         )
     document: dict[str, Any] = json.loads(evidence.receipt.document)
     return document

@@ -22,6 +22,7 @@ from billing.tariffs import Tariff
 from engine.records import DraftCounters, EngineInfo
 from metering import content_hash
 from metering.events import EnergySummary, RequestSummary, UnitState
+from metering.request_parameters import PLACEMENT, is_content
 
 # Of the second, hashes of content begin with the request's salt, which stands beside the receipt.
 RECEIPT_SCHEMA, SALTED_SCHEMA = "dflash.receipt/1", "dflash.receipt/2"
@@ -74,7 +75,9 @@ def receipt_document(
         },
         "engine": _engine(engine),
         "parameters": {
-            name: _parameter(value, salt) for name, value in parameters.items() if name != "green"
+            name: _parameter(name, value, salt)
+            for name, value in parameters.items()
+            if name != PLACEMENT
         },
         "output": {
             "sha256": summary.output_sha256,
@@ -90,7 +93,7 @@ def receipt_document(
         "confidence": _confidence(summary),
         "information_bits": millionths(summary.information_ubits),
         "energy": energy_document(summary.energy),
-        "green": _green(parameters.get("green"), summary, tariff.document, lines),
+        "green": _green(parameters.get(PLACEMENT), summary, tariff.document, lines),
         "drafting": _drafting(summary.drafting),
         "tariff": {
             "id": tariff.id,
@@ -214,16 +217,14 @@ def _green(
     }
 
 
-def _parameter(value: Any, salt: str | None) -> Any:
-    """A flag or a number as it stands; text, which may be content, by its JSON's hash."""
-    if value is None or isinstance(value, bool | int):
-        return value
+def _parameter(name: str, value: Any, salt: str | None) -> Any:
+    """A flag or a number as it stands; what may be content by its JSON's hash."""
+    if is_content(name, value):
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+        return {"sha256": content_hash.of_text(salt, text)}
     if isinstance(value, float):
         return plain(Decimal(repr(value)))
-    if not value:
-        return None
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return {"sha256": content_hash.of_text(salt, text)}
+    return value if isinstance(value, bool | int) else None
 
 
 def _units(summary: RequestSummary) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def verify_receipt(context: CliContext, file: IO[bytes], key_file: IO[bytes] | N
     """Check a receipt's signature, hash and sum. Needs no network; exit status 0 if they hold.
 
     FILE is the signed receipt, or the whole answer that it came with; then the answer's text, id,
-    cost and token counts must be those of the receipt, too.
+    cost, counts, joules and confidence must be those of the receipt, too.
     """
     from billing.errors import InvalidReceipt, ReceiptFault
     from billing.money import format_nano

@@ -55,9 +55,13 @@ class Redacted:
 
 
 class Redaction:
-    """The marks of one item: made for its prompt and its output, and undone in its correction."""
+    """The marks of one item: made for its prompt and its output, and undone in its correction.
 
-    def __init__(self) -> None:
+    One that hides nothing has no marks.
+    """
+
+    def __init__(self, *, hides: bool = True) -> None:
+        self._hides = hides
         self._marks: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = {}
 
@@ -71,7 +75,7 @@ class Redaction:
         parts: list[str] = []
         spans: list[tuple[int, int, int, int]] = []
         at = read = shown = 0
-        for kind, start, end in _found(text):
+        for kind, start, end in _found(text) if self._hides else ():
             before, hidden = text[at:start], text[start:end]
             mark = self._mark(kind, hidden)
             width = len(before.encode("utf-8", "surrogatepass"))

@@ -1,13 +1,14 @@
 """How long content is kept, and erasing it: prompts, outputs, reviewers' texts and token ids go.
 
-Receipts, summaries, lines and ledger stay, with the hash of what was answered, whose salt goes with
-it. Blocks hold the
-answer token by token, so an erased request's are compacted into what they came to. The engine's
-caches are scoped by the number of erasures: what was computed before one is never found again.
+So do the parameters that may tell content. Receipts, summaries, lines and ledger stay, with the
+hashes of what was said, whose salt goes. Blocks hold the answer token by token, so an erased
+request's are compacted into what they came to. The engine's caches are scoped by the number of
+erasures: what was computed before one is never found again.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,11 @@ from sqlalchemy import (
     update,
 )
 
+from billing import charged_hours
+from billing.charged_hours import HOUR_US
 from billing.errors import InvalidRetention
+from billing.ledger.accounts import lock_tenant
+from billing.ledger.balances import currency_of
 from billing.retention_tables import compactions, erasures, retention_policies
 from billing.review_items import OPEN_STATES
 from billing.review_tables import review_opinions
@@ -35,6 +40,8 @@ from metering import clock, event_log
 from metering.bodies import BlockBody
 from metering.events import FINAL_STATUSES, EventKind
 from metering.ingestion.outside import ROUTE as OUTSIDE
+from metering.request_parameters import without_content
+from metering.requests import CHOICES_MAX, choice_ids
 from metering.tables import request_summaries, requests, usage_events
 
 DAY_US = 86_400 * 10**6
@@ -47,7 +54,7 @@ _FINAL = [status.value for status in FINAL_STATUSES]
 class Chosen:
     """Which requests of a tenant to erase; all that are final where nothing is named."""
 
-    request_id: str | None = None
+    request_id: str | None = None  # with every choice of its order
     end_user: str | None = None
     ended_before_us: int | None = None
 
@@ -91,14 +98,14 @@ def cache_scope(connection: Connection, tenant_id: str) -> str:
 
 
 def is_erased(connection: Connection, request_id: str) -> bool:
-    """Whether a request's content was there once, and is no more."""
+    """Whether content of a request, or of a choice of it, was there once and is no more."""
     gone = select(requests.c.id).where(
-        requests.c.id == request_id,
+        _of_order(request_id),
         requests.c.status.in_(_FINAL),
         requests.c.prompt.is_(None),
         requests.c.output.is_(None),
     )
-    return connection.scalar(gone) is not None
+    return connection.scalar(gone.limit(1)) is not None
 
 
 def erase(connection: Connection, tenant_id: str, chosen: Chosen, *, reason: str = "asked") -> int:
@@ -145,12 +152,17 @@ def _erasable(tenant_id: str, chosen: Chosen) -> ColumnElement[bool]:
         requests.c.id.not_in(waiting),
     ]
     if chosen.request_id is not None:
-        conditions.append(requests.c.id == chosen.request_id)
+        conditions.append(_of_order(chosen.request_id))
     if chosen.end_user is not None:
         conditions.append(requests.c.end_user == chosen.end_user)
     if chosen.ended_before_us is not None:
         conditions.append(requests.c.ended_at_us <= chosen.ended_before_us)
     return and_(*conditions)
+
+
+def _of_order(request_id: str) -> ColumnElement[bool]:
+    """A request with all choices of its order: they have one prompt."""
+    return requests.c.id.in_(choice_ids(request_id.partition(".")[0], CHOICES_MAX))
 
 
 def _erase(
@@ -170,6 +182,9 @@ def _erase(
         if forget_user:
             gone["end_user"] = None
         connection.execute(update(requests).where(requests.c.id.in_(some)).values(**gone))
+        _clear_parameters(connection, some)
+        if forget_user:
+            _forget_hours(connection, tenant_id, some)
         connection.execute(
             update(review_items)
             .where(review_items.c.request_id.in_(some))
@@ -189,6 +204,33 @@ def _erase(
             erased_at_us=clock.now_us(),
         )
     )
+
+
+def _clear_parameters(connection: Connection, ids: Sequence[str]) -> None:
+    rows = connection.execute(
+        select(requests.c.id, requests.c.parameters).where(requests.c.id.in_(ids))
+    )
+    cleared = []
+    for request_id, text in rows:
+        parameters = json.loads(text)
+        left = without_content(parameters)
+        if left != parameters:
+            cleared.append({"request_id": request_id, "left": json.dumps(left)})
+    if cleared:
+        connection.execute(
+            update(requests)
+            .where(requests.c.id == bindparam("request_id"))
+            .values(parameters=bindparam("left")),
+            cleared,
+        )
+
+
+def _forget_hours(connection: Connection, tenant_id: str, ids: Sequence[str]) -> None:
+    """What was spent in an hour is kept by end user, too."""
+    lock_tenant(connection, tenant_id, currency_of(connection, tenant_id))
+    hour = requests.c.ended_at_us - requests.c.ended_at_us % HOUR_US
+    for at_us in connection.scalars(select(hour).where(requests.c.id.in_(ids)).distinct()).all():
+        charged_hours.forget(connection, tenant_id, at_us)
 
 
 def _compact(connection: Connection, tenant_id: str, ids: Iterable[str]) -> None:

@@ -1,6 +1,7 @@
 """What a reviewer sees of an item, and what becomes of its correction.
 
-Reviewers see prompt and output with what points at a person hidden; a correction is written around
+Reviewers see prompt and output with what points at a person hidden, unless the tenant agreed to
+their seeing all of it; a correction is written around
 the marks, which become again what they hide before it is kept. Both sides are made anew from the
 stored text, so that no list of what was hidden is ever kept.
 """
@@ -10,16 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from billing.redaction import Redacted, Redaction
 from billing.review_items import ReviewItem
 from metering import queries
+from metering.tables import tenants
 
 
 @dataclass(frozen=True, slots=True)
 class ReviewTexts:
-    """The texts of one item, redacted; null once they are erased."""
+    """The texts of one item, as its tenant lets them be seen; null once they are erased."""
 
     prompt: Any  # as it was sent: an object that holds a prompt, or messages
     output: Redacted | None
@@ -29,8 +31,24 @@ class ReviewTexts:
 
 def texts(connection: Connection, item: ReviewItem) -> ReviewTexts:
     """What a reviewer may see of an item."""
+    hides = connection.scalar(
+        select(tenants.c.review_redaction).where(tenants.c.id == item.tenant_id)
+    )
+    return _texts(connection, item, Redaction(hides=hides is not False))
+
+
+def corrected(connection: Connection, item: ReviewItem, edited: str | None) -> str | None:
+    """A reviewer's correction with what its marks hide put back.
+
+    Marks are known whatever the tenant says by now: the reviewer may have seen them before.
+    """
+    if edited is None:
+        return None
+    return _texts(connection, item, Redaction()).redaction.restore(edited)
+
+
+def _texts(connection: Connection, item: ReviewItem, redaction: Redaction) -> ReviewTexts:
     request = queries.request(connection, item.tenant_id, item.request_id)
-    redaction = Redaction()
     prompt = _redacted(redaction, request.prompt) if request else None
     output = None
     if request is not None and request.output is not None:
@@ -42,11 +60,6 @@ def texts(connection: Connection, item: ReviewItem) -> ReviewTexts:
         None if edited is None else redaction.redact(edited).text,
         redaction,
     )
-
-
-def corrected(connection: Connection, item: ReviewItem, edited: str | None) -> str | None:
-    """A reviewer's correction with what its marks hide put back."""
-    return None if edited is None else texts(connection, item).redaction.restore(edited)
 
 
 def _redacted(redaction: Redaction, value: Any) -> Any:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, String, Text, cast, func, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    FromClause,
+    Select,
+    String,
+    Text,
+    cast,
+    func,
+    select,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 
+from billing import charged_hours, spent_hours
 from billing.tables import adjustments, receipts
 from metering.tables import request_summaries, requests
 
@@ -36,6 +48,15 @@ class Spending:
     currency: str
 
 
+_COLUMN = {
+    Division.KEY: "key_id",
+    Division.PROJECT: "project_id",
+    Division.END_USER: "end_user",
+    Division.MODEL: "model",
+    Division.TAG: "tags",
+}
+
+
 def spending(
     connection: Connection,
     tenant_id: str,
@@ -46,63 +67,61 @@ def spending(
     tag: str | None = None,
 ) -> list[Spending]:
     """Requests that ended in [start, end), dearest first; with `by` a tag, `tag` names which."""
-    name = _name(connection, by, tag)
-    given_back = (
-        select(adjustments.c.request_id, func.sum(adjustments.c.amount_nano).label("amount_nano"))
-        .where(adjustments.c.tenant_id == tenant_id)
-        .group_by(adjustments.c.request_id)
-        .subquery()
-    )
-    summary = request_summaries.c
-    charged = func.sum(receipts.c.total_nano)
-    rows = connection.execute(
-        select(
-            name,
-            func.count(),
-            func.sum(summary.input_tokens),
-            func.sum(summary.output_tokens),
-            charged,
-            func.coalesce(func.sum(given_back.c.amount_nano), 0),
-            receipts.c.currency,
-        )
-        .select_from(request_summaries)
-        .join(requests, requests.c.id == summary.request_id)
-        .join(receipts, receipts.c.request_id == summary.request_id)
-        .outerjoin(given_back, given_back.c.request_id == summary.request_id)
-        .where(
-            summary.tenant_id == tenant_id,
-            summary.ended_at_us >= start_us,
-            summary.ended_at_us < end_us,
-        )
-        .group_by(name, receipts.c.currency)
-        .order_by(charged.desc(), name)
-    )
-    return [
-        Spending(
-            name=row[0],
-            requests=row[1],
-            input_tokens=int(row[2]),
-            output_tokens=int(row[3]),
-            charged_nano=int(row[4]),
-            adjusted_nano=int(row[5]),
-            currency=row[6],
-        )
-        for row in rows
+    first_us, last_us, stretches = charged_hours.divided(connection, tenant_id, start_us, end_us)
+    sources = [spent_hours.of_requests(tenant_id, *stretch) for stretch in stretches]
+    if first_us < last_us:
+        sources.append(spent_hours.of_hours(tenant_id, first_us, last_us))
+    totals: dict[tuple[str | None, str], list[int]] = {}
+    for source in sources:
+        rows = source.subquery()
+        name = _name(connection, rows, by, tag)
+        sums = (func.sum(rows.c[figure]) for figure in spent_hours.FIGURES)
+        _add(totals, connection.execute(_grouped(name, rows, *sums)), 0)
+    given_back = _adjustments(tenant_id, start_us, end_us).subquery()
+    name = _name(connection, given_back, by, tag)
+    adjusted = func.sum(given_back.c.amount_nano)
+    _add(totals, connection.execute(_grouped(name, given_back, adjusted)), len(spent_hours.FIGURES))
+    found = [
+        Spending(name, requested, tokens_in, tokens_out, charged, given, currency)
+        for (name, currency), (requested, tokens_in, tokens_out, charged, given) in totals.items()
     ]
+    return sorted(found, key=lambda each: (-each.charged_nano, each.name or "", each.currency))
 
 
-def _name(connection: Connection, by: Division, tag: str | None) -> ColumnElement[Any]:
+def _grouped(name: ColumnElement[Any], rows: FromClause, *sums: ColumnElement[Any]) -> Select[Any]:
+    return select(name, rows.c.currency, *sums).group_by(name, rows.c.currency)
+
+
+def _add(totals: dict[tuple[str | None, str], list[int]], rows: Iterable[Any], place: int) -> None:
+    """Add rows of (name, currency, figures) to the figures from this place on."""
+    for name, currency, *figures in rows:
+        total = totals.setdefault((name, currency), [0] * (len(spent_hours.FIGURES) + 1))
+        for offset, figure in enumerate(figures):
+            total[place + offset] += int(figure)
+
+
+def _adjustments(tenant_id: str, start_us: int, end_us: int) -> Select[Any]:
+    """What was given back of requests that ended in [start, end), with what they carry."""
+    ended = request_summaries.c.ended_at_us
+    return (
+        select(*spent_hours.CARRIED, adjustments.c.amount_nano)
+        .select_from(adjustments)
+        .join(request_summaries, request_summaries.c.request_id == adjustments.c.request_id)
+        .join(requests, requests.c.id == adjustments.c.request_id)
+        .join(receipts, receipts.c.request_id == adjustments.c.request_id)
+        .where(adjustments.c.tenant_id == tenant_id, ended >= start_us, ended < end_us)
+    )
+
+
+def _name(
+    connection: Connection, rows: FromClause, by: Division, tag: str | None
+) -> ColumnElement[Any]:
+    column = rows.c[_COLUMN[by]]
     if by is not Division.TAG:
-        column = {
-            Division.KEY: requests.c.key_id,
-            Division.PROJECT: requests.c.project_id,
-            Division.END_USER: requests.c.end_user,
-            Division.MODEL: requests.c.model,
-        }[by]
         return column.label("name")
     if not tag:
         raise ValueError("which tag?")
     if connection.dialect.name == "postgresql":
-        return cast(requests.c.tags, JSONB).op("->>")(cast(tag, Text)).label("name")
+        return cast(column, JSONB).op("->>")(cast(tag, Text)).label("name")
     quoted = '$."' + tag.replace('"', '""') + '"'
-    return func.json_extract(requests.c.tags, quoted, type_=String).label("name")
+    return func.json_extract(column, quoted, type_=String).label("name")

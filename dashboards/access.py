@@ -85,6 +85,7 @@ def navigation(viewer: Viewer) -> tuple[tuple[str, str], ...]:
         reviews,
         ("/economics", "Economics"),
         ("/reviewers", "Reviewers"),
+        ("/calibrations", "Calibrations"),
         ("/reconciliation", "Reconciliation"),
         ("/unrated", "Unrated usage"),
     )

@@ -15,7 +15,15 @@ from billing.payments.provider import Provider
 from billing.receipts import Signer
 from dashboards import access, doors, failures
 from dashboards.billing import exports, invoices, overview, receipts, statement
-from dashboards.operator import economics, engine, reconciliation, reviewers, reviews, unrated
+from dashboards.operator import (
+    calibrations,
+    economics,
+    engine,
+    reconciliation,
+    reviewers,
+    reviews,
+    unrated,
+)
 from dashboards.protocols import AuditLog, EngineState, FindPrincipal, Host
 from dashboards.rendering import PREFIX, STATIC
 from dashboards.security import SecurityHeaders
@@ -33,6 +41,7 @@ HANDLERS = (
     *exports.HANDLERS,
     *reviews.HANDLERS,
     *reviewers.HANDLERS,
+    *calibrations.HANDLERS,
     *engine.HANDLERS,
     *economics.HANDLERS,
     *reconciliation.HANDLERS,

@@ -7,11 +7,12 @@ bodies, so the live meter and a restart that reads them back cannot disagree.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
 
-from engine.records import BlockRecord, StepRecord, Work
+from engine.records import Alternative, BlockRecord, StepRecord, Work
 from metering import canonical_json, information
 from metering.events import EndedBy, EnergyClass, EventKind, RequestStatus
 
@@ -59,14 +60,6 @@ class BlockBody(msgspec.Struct, frozen=True):
     forced: tuple[int, ...] = ()  # indexes of tokens to which a grammar left no alternative
     # The likeliest tokens beside each; empty unless the request asked for them.
     alternatives: tuple[tuple[Likely, ...], ...] = ()
-
-    @property
-    def scored_unats(self) -> tuple[int | None, ...]:
-        """Log-probabilities of the tokens that the model chose, the forced ones left out."""
-        if not self.forced:
-            return self.logprobs_unats
-        apart = frozenset(self.forced)
-        return tuple(unats for index, unats in enumerate(self.logprobs_unats) if index not in apart)
 
 
 class EnergyBody(msgspec.Struct, frozen=True):
@@ -161,7 +154,7 @@ def read(kind: EventKind, text: str) -> Body:
 
 def block_body(step: StepRecord, block: BlockRecord, work: Work, vocab_size: int) -> BlockBody:
     """State a block in integers."""
-    logprobs = tuple(_unats(value) for value in block.logprobs)
+    logprobs = tuple(map(_unats, block.logprobs))
     return BlockBody(
         request_id=block.request_id,
         block_index=block.block_index,
@@ -172,7 +165,7 @@ def block_body(step: StepRecord, block: BlockRecord, work: Work, vocab_size: int
         token_ids=block.token_ids,
         pieces=block.pieces,
         logprobs_unats=logprobs,
-        entropies_unats=tuple(_finite_unats(value) for value in block.entropies),
+        entropies_unats=tuple(map(_finite_unats, block.entropies)),
         information_ubits=information.total_ubits(logprobs, vocab_size),
         drafted_nodes=block.drafted_nodes,
         drafted_depth=block.drafted_depth,
@@ -184,10 +177,7 @@ def block_body(step: StepRecord, block: BlockRecord, work: Work, vocab_size: int
         withheld_tokens=0,
         cached_prompt_tokens=block.cached_prompt_tokens,
         forced=block.forced,
-        alternatives=tuple(
-            tuple(Likely(other.token_id, other.piece, _unats(other.logprob)) for other in beside)
-            for beside in block.alternatives
-        ),
+        alternatives=tuple(map(_likely, block.alternatives)),
     )
 
 
@@ -214,6 +204,10 @@ def cut(body: BlockBody, tokens: int, vocab_size: int) -> BlockBody:
         forced=tuple(index for index in body.forced if index < tokens),
         alternatives=body.alternatives[:tokens],
     )
+
+
+def _likely(beside: Sequence[Alternative]) -> tuple[Likely, ...]:
+    return tuple(Likely(each.token_id, each.piece, _unats(each.logprob)) for each in beside)
 
 
 def _unats(logprob: float) -> int | None:

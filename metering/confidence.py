@@ -7,8 +7,9 @@ tier is read from the rounded value, so that anyone who holds a receipt can chec
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal
+
+import msgspec
 
 from metering.events import ConfidenceSummary, ConfidenceTier
 
@@ -24,8 +25,7 @@ _CONTEXT = Context(prec=20, rounding=ROUND_HALF_EVEN, Emin=-999_999, Emax=999_99
 _UNDERFLOW_UNATS = -20_000_000  # exp(-20) already rounds to 0.0000
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(msgspec.Struct, frozen=True, gc=False):
     """The raw facts of a run of tokens: how many, their joint, and the least likely of them."""
 
     tokens: int

@@ -12,7 +12,7 @@ from metering.cli_context import CliContext
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from metering.calibration.fitting import KindReport, Report
+    from metering.calibration.reports import KindReport, Report
 
 
 @click.command()

@@ -1,9 +1,9 @@
 """What the meter takes: microseconds per token of each of its parts, on made-up steps.
 
-The parts are those of the recorder, called as it calls them, one step at a time: the segmenter, the
-scores (the fold less the segmenter), the recording (everything before the database, less the fold)
-and the attribution of energy, in processor time. Writing durably is measured apart, by the clock on
-the wall: it waits for a disk and not for a processor, and it happens behind the next step.
+The parts are those of the recorder, called as it calls them: the segmenter, the scores (the fold
+less the segmenter), the recording (everything before the database, less the fold) and the
+attribution of energy, in processor time. Writing durably is measured apart, by the clock on the
+wall: it waits for a disk and not for a processor, and it happens behind the next step.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class Load(msgspec.Struct, frozen=True):
     requests: int = 4  # at once, with a block each in every step
     tokens: int = 512  # of each request
     block_tokens: int = 2  # emitted for each request in a step
+    batch_steps: int = 1  # recorded at once: a gateway gathers the steps of a moment
     repeats: int = 5  # the median of which is reported
 
 
@@ -175,7 +176,7 @@ def _run(database: Database, load: Load, repeat: int) -> Overhead:
             requests.admit(connection, each)
     steps = list(_steps([each.id for each in admitted], load))
     tokens = load.requests * load.tokens
-    work_ns, durable_ns, attribution_ns = _record(database, admitted, steps)
+    work_ns, durable_ns, attribution_ns = _record(database, admitted, steps, load.batch_steps)
     segmenter_ns, fold_ns = _segment(steps), _fold(admitted, steps)
     return Overhead(
         segmenter_us=segmenter_ns / tokens / 1000,
@@ -187,9 +188,12 @@ def _run(database: Database, load: Load, repeat: int) -> Overhead:
 
 
 def _record(
-    database: Database, admitted: Sequence[AdmittedRequest], steps: Sequence[StepRecord]
+    database: Database,
+    admitted: Sequence[AdmittedRequest],
+    steps: Sequence[StepRecord],
+    batch_steps: int,
 ) -> tuple[int, int, int]:
-    """What working out, writing and attributing take, each summed over all steps."""
+    """What working out, writing and attributing take, each summed over all batches."""
     rule, live = ReviewRule(), LiveRequests()
     for each in admitted:
         live.add(LiveRequest(each, RequestMeter(each, rule)))
@@ -201,8 +205,8 @@ def _record(
         live=live, gate=OpenGate(), vocab_size=VOCAB_SIZE, energy_so_far=lambda _: None
     )
     work_ns = durable_ns = attribution_ns = 0
-    for step in steps:
-        batch = Batch(around, [step])
+    for first in range(0, len(steps), batch_steps):
+        batch = Batch(around, steps[first : first + batch_steps])
         began_ns = time.perf_counter_ns()
         with transaction(database) as connection:
             durable_ns += time.perf_counter_ns() - began_ns
@@ -213,9 +217,9 @@ def _record(
             batch.store(connection, Counts())
         durable_ns += time.perf_counter_ns() - began_ns
         for draft in batch.drafts.values():
-            draft.live.meter = draft.meter
+            draft.live.keep(draft.meter, [body for body, _ in draft.blocks])
             draft.live.is_running = True
-        source.at_ns = step.end_ns
+        source.at_ns = batch.pending[-1].end_ns
         meter.sample()
         began_ns = time.thread_time_ns()
         for pending in batch.pending:

@@ -30,7 +30,7 @@ from metering.events import (
 from metering.requests import AdmittedRequest
 from metering.review_rule import ReviewRule
 from metering.semantic import SEGMENTER, Segmenter
-from metering.unit_tokens import UnitTokens
+from metering.unit_tokens import FORCED, UnitTokens, score_of
 
 NO_ENERGY = EnergySummary(
     energy_class=EnergyClass.UNAVAILABLE,
@@ -41,8 +41,6 @@ NO_ENERGY = EnergySummary(
     method="none",
     uncertainty_pct=None,
 )
-# U+0000 is legal UTF-8, but no text of PostgreSQL; it is shown as what cannot be shown.
-_SHOWN = {0: "\ufffd"}
 
 
 class BlockEffect(NamedTuple):
@@ -55,34 +53,6 @@ class BlockEffect(NamedTuple):
 
 class RequestMeter:
     """The fold of one request's events. Cheap to copy; not locked."""
-
-    __slots__ = (
-        "_decoder",
-        "_digest",
-        "_energy",
-        "_energy_known",
-        "_shown_bytes",
-        "_tokens",
-        "_units",
-        "_units_complete",
-        "_weakest_unit",
-        "admitted",
-        "blocks",
-        "cached_input_tokens",
-        "calibration",
-        "drafting",
-        "energy_events",
-        "energy_through_block",
-        "forced_tokens",
-        "information_ubits",
-        "low_unats",
-        "missing_scores",
-        "output",
-        "rule",
-        "segmenter",
-        "sum_unats",
-        "verified_blocks",
-    )
 
     def __init__(
         self,
@@ -108,7 +78,7 @@ class RequestMeter:
         self.energy_through_block = -1
         self._energy = NO_ENERGY
         self._energy_known = True
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._tail = b""  # of a code point that is unfinished
         self._digest = content_hash.begin(admitted.content_salt)
         self._shown_bytes = 0
         self._tokens = UnitTokens(calibration)
@@ -133,13 +103,16 @@ class RequestMeter:
             raise ValueError(
                 f"block {body.block_index} of {body.request_id} follows {self.blocks} blocks"
             )
-        apart = frozenset(body.forced)
-        text = "".join(
-            self._fold_token(piece, unats, forced=index in apart)
-            for index, (piece, unats) in enumerate(
-                zip(body.pieces, body.logprobs_unats, strict=True)
-            )
-        )
+        unats = [*body.logprobs_unats]
+        for index in body.forced:
+            unats[index] = FORCED
+        scored = score_of(unats)
+        if scored is not None:
+            self.sum_unats += scored.sum_unats
+            self.low_unats = min(self.low_unats, scored.min_unats)
+        self.missing_scores += body.logprobs_unats.count(None)
+        self.forced_tokens += len(body.forced)
+        text = self._place(body.pieces, unats)
         self.blocks += 1
         self.cached_input_tokens += body.cached_prompt_tokens
         self.verified_blocks += body.accepted_tokens > 0
@@ -154,7 +127,7 @@ class RequestMeter:
             accepted_tokens=drafting.accepted_tokens + body.accepted_tokens,
             cached_tokens=drafting.cached_tokens + body.cached_tokens,
         )
-        return BlockEffect(text, self._units_complete, block_score(body))
+        return BlockEffect(text, self._units_complete, scored)
 
     def fold_energy(self, body: EnergyBody) -> None:
         """Take the energy of steps that have settled."""
@@ -180,7 +153,7 @@ class RequestMeter:
 
     def replace_tail(self) -> str:
         """Show an unfinished code point at the end as U+FFFD; returns what that adds."""
-        return self._show(self._decoder.decode(b"", final=True))
+        return self._show(self._decode(b"", final=True))
 
     @property
     def output_sha256(self) -> str:
@@ -190,7 +163,7 @@ class RequestMeter:
     @property
     def has_tail(self) -> bool:
         """Whether the output ends within a code point."""
-        return bool(self._decoder.getstate()[0])
+        return self._tail != b""
 
     @property
     def energy(self) -> EnergySummary:
@@ -280,14 +253,11 @@ class RequestMeter:
     def copy(self) -> RequestMeter:
         """An independent meter in the same state; costs as much as the open text is long."""
         twin = RequestMeter.__new__(RequestMeter)
-        for name in self.__slots__:
-            setattr(twin, name, getattr(self, name))
+        twin.__dict__.update(self.__dict__)
         twin.segmenter = self.segmenter.copy()
-        twin._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        twin._decoder.setstate(self._decoder.getstate())
         twin._digest = self._digest.copy()
         twin._tokens = self._tokens.copy()
-        twin._units = list(self._units)
+        twin._units = self._units[:]
         return twin
 
     def _adds_up(self, body: EnergyBody) -> bool:
@@ -299,26 +269,33 @@ class RequestMeter:
             == (body.energy_class, body.source, body.scope)
         )
 
-    def _fold_token(self, piece: bytes, unats: int | None, *, forced: bool) -> str:
-        text = self._show(self._decoder.decode(piece))
-        # A code point still unfinished will begin at the next byte to be shown.
-        offset = self._shown_bytes if self.has_tail else max(0, self._shown_bytes - 1)
-        self._tokens.add(offset, unats, forced=forced)
-        self.forced_tokens += forced
-        if unats is None:
-            self.missing_scores += 1
-        elif not forced:
-            self.sum_unats += unats
-            self.low_unats = min(self.low_unats, unats)
-        return text
+    def _place(self, pieces: Sequence[bytes], unats: Sequence[int | None]) -> str:
+        """Take a block's tokens, each with its place in the output; returns the text they add."""
+        texts = []
+        shown_bytes = self._shown_bytes
+        for piece, value in zip(pieces, unats, strict=True):
+            text = self._decode(piece)
+            texts.append(text)
+            shown_bytes += len(text) if text.isascii() else len(text.encode())
+            # A code point still unfinished will begin at the next byte to be shown. No unit that
+            # this block's text closes ends behind the last byte of a token after it.
+            self._tokens.add(shown_bytes if self._tail else max(0, shown_bytes - 1), value)
+        return self._show("".join(texts))
+
+    def _decode(self, piece: bytes, *, final: bool = False) -> str:
+        """The code points that became complete, as they are shown."""
+        data = self._tail + piece
+        text, used = codecs.utf_8_decode(data, "replace", final)
+        self._tail = data[used:]
+        # U+0000 is legal UTF-8, but no text of PostgreSQL: it is shown as what can't be.
+        return text.replace("\0", "\ufffd")
 
     def _show(self, text: str) -> str:
         """Add delivered text to the output and close the units that it completes."""
         if not text:
             return ""
-        shown = text.translate(_SHOWN)
-        data = shown.encode()
-        self.output += shown
+        data = text.encode()
+        self.output += text
         self._digest.update(data)
         self._shown_bytes += len(data)
         for unit in self.segmenter.feed(data):
@@ -326,7 +303,7 @@ class RequestMeter:
             self._units.append(summary)
             self._units_complete += summary.state is UnitState.COMPLETE
             self._weakest_unit = _weaker(self._weakest_unit, [summary])
-        return shown
+        return text
 
     def _confidence(self) -> ConfidenceSummary | None:
         score = self._score()
@@ -341,18 +318,6 @@ class RequestMeter:
         if not tokens or self.missing_scores:
             return None
         return Score(tokens, self.sum_unats, self.low_unats)
-
-
-def block_score(body: BlockBody) -> Score | None:
-    """The score of one block's tokens, the forced ones apart.
-
-    Null without such tokens, or where one of them has no log-probability.
-    """
-    scored = body.scored_unats
-    known = [unats for unats in scored if unats is not None]
-    if not known or len(known) < len(scored):
-        return None
-    return Score(len(known), sum(known), min(known))
 
 
 def _weaker(weakest: str | None, units: list[UnitSummary]) -> str | None:

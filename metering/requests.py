@@ -18,6 +18,7 @@ from metering.errors import UnknownRequest
 from metering.events import FINAL_STATUSES, RequestStatus, RequestSummary
 from metering.tables import request_summaries, requests
 
+CHOICES_MAX = 16  # answers to one order: as many requests of one prompt
 LIVE_STATUSES = (RequestStatus.ADMITTED, RequestStatus.RUNNING)
 
 
@@ -42,6 +43,11 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
     project_id: str | None = None
     engine: EngineInfo | None = None  # what was to run it: a later engine says nothing of it
     content_salt: str | None = None  # before all its content that is hashed; null: unsalted
+
+
+def choice_ids(request_id: str, choices: int) -> tuple[str, ...]:
+    """The ids of an order's requests, one for each choice; the first is the order's own."""
+    return (request_id, *(f"{request_id}.{choice}" for choice in range(1, choices)))
 
 
 _ADMIT = insert(requests)

@@ -47,6 +47,8 @@ tenants = Table(
     Column("review_delivery", String(8), nullable=False),
     Column("suspended", Boolean, nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
+    # Reviewers see its texts with what points at a person hidden.
+    Column("review_redaction", Boolean, nullable=False, server_default=text("true")),
     CheckConstraint("review_delivery IN ('now', 'held')", name="review_delivery"),
 )
 

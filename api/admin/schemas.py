@@ -32,6 +32,7 @@ class TenantRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_zone: TimeZone = "UTC"
     review_opt_in: bool = False
     review_delivery: Delivery = "now"
+    review_redaction: bool = True
     tariff: TariffName | None = None  # null: none yet; without one it can't spend
 
 
@@ -42,10 +43,13 @@ class TenantChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_zone: TimeZone | None = None
     review_opt_in: bool | None = None
     review_delivery: Delivery | None = None
+    review_redaction: bool | None = None
 
 
 class TenantView(msgspec.Struct, frozen=True):
-    """A tenant as it stands. With `review_opt_in` it agreed to pay for human reviews."""
+    """A tenant as it stands. With `review_opt_in` it agreed to pay for human reviews; without
+    `review_redaction`, to reviewers seeing its texts as they are.
+    """
 
     id: str
     name: str
@@ -53,6 +57,7 @@ class TenantView(msgspec.Struct, frozen=True):
     time_zone: str
     review_opt_in: bool
     review_delivery: str
+    review_redaction: bool
     suspended: bool
     created_at: datetime
 
@@ -66,6 +71,7 @@ class TenantView(msgspec.Struct, frozen=True):
             time_zone=tenant.time_zone,
             review_opt_in=tenant.review_opt_in,
             review_delivery=tenant.review_delivery,
+            review_redaction=tenant.review_redaction,
             suspended=tenant.suspended,
             created_at=to_time(tenant.created_at_us),
         )

@@ -41,6 +41,7 @@ def create_tenant(
             time_zone=data.time_zone,
             review_opt_in=data.review_opt_in,
             review_delivery=data.review_delivery,
+            review_redaction=data.review_redaction,
         )
         if data.tariff is not None:
             catalogue.assign(connection, tenant.id, data.tariff, clock.now_us())
@@ -114,6 +115,7 @@ def change_tenant(
         "time_zone": data.time_zone,
         "review_opt_in": data.review_opt_in,
         "review_delivery": data.review_delivery,
+        "review_redaction": data.review_redaction,
     }
     with transaction(database) as connection:
         asked = tenant_in_scope(connection, principal, tenant_id)
@@ -124,6 +126,7 @@ def change_tenant(
             time_zone=data.time_zone,
             review_opt_in=data.review_opt_in,
             review_delivery=data.review_delivery,
+            review_redaction=data.review_redaction,
         )
         audit.write(
             connection,

@@ -1,7 +1,9 @@
 """`Idempotency-Key`, per tenant and route: a repeated key never generates or bills twice.
 
 The key is claimed in the transaction that admits its request, so there is no moment at which one
-exists without the other; what a replay answers is read from the request itself.
+exists without the other; what a replay answers is read from the request itself. Of the body a hash
+is kept, salted as the request's content is: once that is erased, the hash tells nothing, and the
+key answers that it was.
 """
 
 from __future__ import annotations
@@ -11,8 +13,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, insert, select
 
-from api.errors import IdempotencyMismatch, InvalidIdempotencyKey
+from api.errors import Conflict, IdempotencyMismatch, InvalidIdempotencyKey
 from api.tables import idempotency_keys
+from billing import retention
+from metering import content_hash
+from metering.tables import requests
 
 KEY_CHARS_MAX = 255
 
@@ -41,10 +46,17 @@ def claimed_by(
 ) -> str | None:
     """The request that holds this key, or null. Changes nothing.
 
-    Raises IdempotencyMismatch when it was claimed with another body.
+    Raises Conflict when what it answered was erased, IdempotencyMismatch when it was claimed with
+    another body.
     """
     row = connection.execute(
-        select(idempotency_keys.c.body_sha256, idempotency_keys.c.request_id).where(
+        select(
+            idempotency_keys.c.salted_sha256,
+            idempotency_keys.c.request_id,
+            requests.c.content_salt,
+        )
+        .join(requests, requests.c.id == idempotency_keys.c.request_id)
+        .where(
             idempotency_keys.c.tenant_id == tenant_id,
             idempotency_keys.c.route == route,
             idempotency_keys.c.key == key.key,
@@ -52,7 +64,9 @@ def claimed_by(
     ).one_or_none()
     if row is None:
         return None
-    if row.body_sha256 != key.body_sha256:
+    if retention.is_erased(connection, row.request_id):
+        raise Conflict(f"what {row.request_id} answered was erased; use another key")
+    if row.salted_sha256 != content_hash.of_text(row.content_salt, key.body_sha256):
         raise IdempotencyMismatch("this Idempotency-Key was used with another request body")
     return str(row.request_id)
 
@@ -64,6 +78,7 @@ def claim(
     key: IdempotencyKey,
     *,
     request_id: str,
+    salt: str | None,
     now_us: int,
 ) -> None:
     """Bind the key to a request, within the caller's transaction.
@@ -75,7 +90,7 @@ def claim(
             tenant_id=tenant_id,
             route=route,
             key=key.key,
-            body_sha256=key.body_sha256,
+            salted_sha256=content_hash.of_text(salt, key.body_sha256),
             request_id=request_id,
             created_at_us=now_us,
         )

@@ -14,7 +14,6 @@ from litestar.params import HeaderParameter, JSONBody
 from litestar.types import ASGIApp
 from sqlalchemy import Engine as Database
 
-from api.admission import choice_ids
 from api.auth import Principal, Scope, requires
 from api.bodies import StrictBody
 from api.error_reports import documented, report
@@ -36,6 +35,7 @@ from billing.money import parse_nano
 from engine.errors import InvalidRequest, ModelNotFound
 from metering.database import snapshot
 from metering.protocols import CommittedBlock
+from metering.requests import choice_ids
 
 encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"

@@ -19,8 +19,8 @@ from api.inference.schemas import (
 )
 from api.schemas import Amount
 from engine.errors import InvalidRequest
+from metering.requests import CHOICES_MAX
 
-CHOICES_MAX = 16
 TEXT_LOGPROBS_MAX = 5  # as OpenAI documents for the older endpoint
 
 

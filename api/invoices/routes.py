@@ -184,12 +184,7 @@ def void_invoice(
     invoice_id: PathId,
 ) -> dict[str, Any]:
     """Take back an invoice that nobody paid; its month may then be closed again."""
-
-    def void(connection: Connection, found: str) -> None:
-        issuing.void(connection, found)
-        collection.withdraw(connection, found)
-
-    return _change(database, principal, invoice_id, "invoice.voided", void)
+    return _change(database, principal, invoice_id, "invoice.voided", issuing.void)
 
 
 @post(
@@ -228,7 +223,6 @@ def credit_invoice(
     def credit(connection: Connection, found: str) -> None:
         minor = parse_minor(data.amount, issuing.locked(connection, found)["minor_nano"])
         credit_notes.credit(connection, found, minor, reason=data.reason, reference=data.reference)
-        collection.tell_settled(connection, found)
 
     detail = {"amount": data.amount, "reference": data.reference}
     return _change(database, principal, invoice_id, "invoice.credited", credit, **detail)
@@ -252,9 +246,7 @@ def pay_invoice(
 
     def pay(connection: Connection, found: str) -> bool:
         minor = parse_minor(data.amount, issuing.locked(connection, found)["minor_nano"])
-        paid = issuing.pay(connection, found, minor, method=issuing.MANUAL, cause_id=data.reference)
-        collection.tell_settled(connection, found)
-        return paid
+        return issuing.pay(connection, found, minor, method=issuing.MANUAL, cause_id=data.reference)
 
     detail = {"amount": data.amount, "reference": data.reference}
     return _change(database, principal, invoice_id, "invoice.paid", pay, **detail)
@@ -278,6 +270,7 @@ def _change(
         row = issuing.locked(connection, reference)
         if change(connection, row["id"]) is not False:
             _audit(connection, principal, action, row, **detail)
+        collection.tell(connection, row["id"])
         return documents.to_json(queries.invoice(connection, row["id"]))
 
 

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 an_empty_database = click.option(
-    "--database-url", help="An empty database.  [default: SQLite in a scratch folder]"
+    "--database-url",
+    help="An empty database, or one that such a run filled.  [default: SQLite in a scratch folder]",
 )
 PROMPTS = (
     "Explain how a combustion engine works, step by step.",

@@ -91,7 +91,7 @@ class RefundRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A part of a top-up to pay back, once per reference."""
 
     amount: Amount
-    reference: Reference
+    reference: Annotated[Reference, Meta(max_length=63)]  # beside the top-up's id, in one column
 
 
 class WebhookTaken(msgspec.Struct, frozen=True):

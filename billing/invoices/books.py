@@ -108,10 +108,21 @@ def paid(
     post(connection, payment_id, moves)
 
 
-def lost(connection: Connection, payment_id: str) -> int:
-    """What a payment taken back left nowhere to be had."""
-    nano = select(transfers.c.amount_nano).where(transfers.c.id == f"{payment_id}/lost")
-    return int(connection.scalar(nano) or 0)
+def is_booked(connection: Connection, payment_id: str) -> bool:
+    """Whether a payment, or one taken back, was booked before."""
+    known = select(transfers.c.seq).where(transfers.c.transaction_id == payment_id).limit(1)
+    return connection.scalar(known) is not None
+
+
+def moved(connection: Connection, payment_id: str) -> tuple[int, int]:
+    """What a payment taken back came to, and what of it was nowhere to be had, in nano."""
+    parts = connection.execute(
+        select(transfers.c.id, transfers.c.amount_nano).where(
+            transfers.c.transaction_id == payment_id
+        )
+    ).all()
+    lost = [part.amount_nano for part in parts if part.id == f"{payment_id}/lost"]
+    return sum(part.amount_nano for part in parts), sum(lost)
 
 
 def credited(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,18 @@ if TYPE_CHECKING:
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 period = click.option("--period", required=True, metavar="YYYY-MM", help="Which month.")
 FORMATS = ("text", "json", "html", "pdf")
+
+
+@contextmanager
+def _changing(context: CliContext, reference: str) -> Iterator[tuple[Connection, dict[str, Any]]]:
+    """One invoice under its tenant's lock; what becomes of it is told to who collects it."""
+    from billing.invoices import issuing
+    from billing.payments import collection
+
+    with context.transaction() as connection:
+        row = issuing.locked(connection, reference)
+        yield connection, row
+        collection.tell(connection, row["id"])
 
 
 @click.group()
@@ -159,13 +172,10 @@ def show_invoice(context: CliContext, reference: str, form: str, output: Path | 
 def void_invoice(context: CliContext, reference: str) -> None:
     """Take back an invoice that nobody paid; its month may then be closed again."""
     from billing.invoices import issuing
-    from billing.payments import collection
 
-    with context.transaction() as connection:
-        row = issuing.locked(connection, reference)
-        issuing.void(connection, row["id"])
-        collection.withdraw(connection, row["id"])
-        _record_one(context, connection, row, "invoice.voided")
+    with _changing(context, reference) as (connection, row):
+        if issuing.void(connection, row["id"]):
+            _record_one(context, connection, row, "invoice.voided")
     click.echo(f"{row['number']} is void")
 
 
@@ -176,10 +186,9 @@ def give_up_invoice(context: CliContext, reference: str) -> None:
     """Mark an invoice uncollectible, and write off what is left of it."""
     from billing.invoices import issuing
 
-    with context.transaction() as connection:
-        row = issuing.locked(connection, reference)
-        issuing.give_up(connection, row["id"])
-        _record_one(context, connection, row, "invoice.given_up")
+    with _changing(context, reference) as (connection, row):
+        if issuing.give_up(connection, row["id"]):
+            _record_one(context, connection, row, "invoice.given_up")
     click.echo(f"{row['number']} is uncollectible")
 
 
@@ -195,12 +204,10 @@ def credit_invoice(
     """Issue a credit note over a part of an invoice, tax included."""
     import uuid_utils
 
-    from billing.invoices import credit_notes, issuing
+    from billing.invoices import credit_notes
     from billing.invoices.minor_units import parse_minor
-    from billing.payments import collection
 
-    with context.transaction() as connection:
-        row = issuing.locked(connection, reference)
+    with _changing(context, reference) as (connection, row):
         minor = parse_minor(amount, row["minor_nano"])
         number = credit_notes.credit(
             connection,
@@ -209,7 +216,6 @@ def credit_invoice(
             reason=reason,
             reference=cause or f"cli-{uuid_utils.uuid7().hex}",
         )
-        collection.tell_settled(connection, row["id"])
         _record_one(context, connection, row, "invoice.credited", number=number, amount=amount)
     click.echo(f"{number} credits {amount} {row['currency']} of {row['number']}")
 
@@ -223,14 +229,11 @@ def pay_invoice(context: CliContext, reference: str, amount: str, cause: str) ->
     """Take in a payment that came outside a payment provider."""
     from billing.invoices import issuing
     from billing.invoices.minor_units import parse_minor
-    from billing.payments import collection
 
-    with context.transaction() as connection:
-        row = issuing.locked(connection, reference)
+    with _changing(context, reference) as (connection, row):
         minor = parse_minor(amount, row["minor_nano"])
         if issuing.pay(connection, row["id"], minor, method=issuing.MANUAL, cause_id=cause):
             _record_one(context, connection, row, "invoice.paid", cause=cause, amount=amount)
-        collection.tell_settled(connection, row["id"])
         state = issuing.locked(connection, row["id"])["state"]
     click.echo(f"{row['number']} is {state}")
 
@@ -261,7 +264,10 @@ def check_invoices(ctx: click.Context, whole: bool) -> None:
 @click.option("--requests", type=click.IntRange(100), default=100_000, show_default=True)
 @click.option("--tenants", type=click.IntRange(1), default=100, show_default=True)
 @click.option("--lines", type=click.IntRange(1, 8), default=6, show_default=True, help="A request.")
-@click.option("--database-url", help="An empty database.  [default: SQLite in a scratch folder]")
+@click.option(
+    "--database-url",
+    help="An empty database, or one whose month was made and not closed.  [default: SQLite]",
+)
 @as_json
 def bench_closing(
     *, requests: int, tenants: int, lines: int, database_url: str | None, as_json: bool

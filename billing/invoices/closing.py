@@ -17,7 +17,7 @@ from enum import StrEnum
 from sqlalchemy import Connection, Engine, func, select
 
 from billing.errors import InvalidPeriod, InvoiceConflict, UnknownTenant
-from billing.invoices import closed_periods, drafting, issuing, parties, usage
+from billing.invoices import closed_periods, draft_rows, drafting, issuing, parties, usage
 from billing.invoices.drafting import Draft
 from billing.invoices.tables import invoices
 from billing.ledger.accounts import lock_tenant
@@ -139,10 +139,12 @@ def _close(database: Engine, tenant_id: str, label: str, grace_us: int, witness:
             if drafting.standing(connection, tenant_id) != draft.standing:
                 continue  # another close was faster: look again
             if not final and draft.is_empty:
-                issuing.discard(connection, draft)
+                draft_rows.discard(connection, draft)
                 return Closed(tenant_id, Outcome.NOTHING, None, draft)
             if not final:
-                return Closed(tenant_id, Outcome.DRAFTED, issuing.store(connection, draft), draft)
+                return Closed(
+                    tenant_id, Outcome.DRAFTED, draft_rows.store(connection, draft), draft
+                )
             closed_periods.close(connection, tenant_id, label, now)
             return _issue(connection, draft, witness)
     raise InvoiceConflict(f"{tenant_id}'s invoices keep changing; try again")
@@ -153,7 +155,7 @@ def _issue(connection: Connection, draft: Draft, witness: Witness) -> Closed:
     seen = [(part.period.label, part.late) for part in draft.parts]
     closed_periods.looked_at(connection, draft.tenant_id, seen)
     if draft.is_empty:
-        issuing.discard(connection, draft)
+        draft_rows.discard(connection, draft)
         return Closed(draft.tenant_id, Outcome.NOTHING, None, draft)
     invoice_id = issuing.issue(connection, draft)
     witness(connection, invoice_id)

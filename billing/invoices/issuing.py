@@ -1,4 +1,4 @@
-"""Invoices as rows: stored as drafts, made final, and what happens to a final one.
+"""Invoices made final, and what happens to a final one.
 
 draft -> final -> paid | void | uncollectible; an invoice with nothing due is paid when it is
 final, and one that was given up may still be paid. All of it works within the caller's
@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import uuid_utils
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from billing import notices
 from billing.errors import InvoiceConflict, InvoiceNotFound
-from billing.invoices import books, closed_periods, numbers, overdue, parties
+from billing.invoices import books, closed_periods, draft_rows, numbers, overdue
 from billing.invoices.drafting import Draft
 from billing.invoices.minor_units import format_minor
 from billing.invoices.tables import credit_notes, invoice_lines, invoice_payments, invoices
 from billing.ledger import funding
 from billing.ledger.accounts import AccountKind, lock_tenant
-from billing.money import plain
 from billing.notices import NoticeType
 from metering import clock
 
@@ -30,24 +28,18 @@ OPEN_STATES = ("final", "uncollectible")
 _TOLD = {"paid": NoticeType.INVOICE_PAID, "void": NoticeType.INVOICE_VOIDED}
 
 
-def store(connection: Connection, draft: Draft) -> str:
-    """Keep a draft in place of the one before; its id."""
-    discard(connection, draft)
-    return _insert(connection, draft)
-
-
 def issue(connection: Connection, draft: Draft) -> str:
     """Make an invoice final: numbered, booked, unchangeable. Its id.
 
     Raises InvoiceConflict when the period has one of this kind.
     """
-    discard(connection, draft)
+    draft_rows.discard(connection, draft)
     standing = connection.scalar(
-        select(invoices.c.id).where(*_same(draft), invoices.c.state != "void")
+        select(invoices.c.id).where(*draft_rows.same(draft), invoices.c.state != "void")
     )
     if standing is not None:
         raise InvoiceConflict(f"{draft.tenant_id} has an invoice of {draft.period.label}")
-    invoice_id = _insert(connection, draft)
+    invoice_id = draft_rows.insert(connection, draft)
     now = clock.now_us()
     settled = draft.due_minor == 0
     connection.execute(
@@ -68,28 +60,18 @@ def issue(connection: Connection, draft: Draft) -> str:
     return invoice_id
 
 
-def discard(connection: Connection, draft: Draft) -> None:
-    """Forget a draft that was kept of the same month, if there is one."""
-    lock_tenant(connection, draft.tenant_id, draft.currency)
-    ids = list(
-        connection.scalars(select(invoices.c.id).where(*_same(draft), invoices.c.state == "draft"))
-    )
-    connection.execute(delete(invoice_lines).where(invoice_lines.c.invoice_id.in_(ids)))
-    connection.execute(delete(invoices).where(invoices.c.id.in_(ids)))
-
-
-def void(connection: Connection, invoice_id: str) -> None:
+def void(connection: Connection, invoice_id: str) -> bool:
     """Take a final invoice back, as if it had not been issued; its number stays used.
 
-    Its period may be closed again, and what it billed of earlier ones is looked at again. Voiding
-    again changes nothing. Raises InvoiceNotFound, or InvoiceConflict for one that was paid, in
+    Its period may be closed again, and what it billed of earlier ones is looked at again. False if
+    it was void before. Raises InvoiceNotFound, or InvoiceConflict for one that was paid, in
     part, or credited.
     """
     row = locked(connection, invoice_id)
     if row["state"] == "void":
-        return
+        return False
     if row["state"] != "final":
-        raise InvoiceConflict(f"a {row['state']} invoice cannot be voided: credit it instead")
+        raise InvoiceConflict(f"a {row['state']} invoice cannot be voided")
     if remaining(connection, row) != row["due_minor"]:
         raise InvoiceConflict("it was paid or credited in part: credit the rest instead")
     books.voided(connection, row["id"])
@@ -103,16 +85,17 @@ def void(connection: Connection, invoice_id: str) -> None:
     )
     for label in sorted(billed):
         closed_periods.look_again(connection, row["tenant_id"], label)
+    return True
 
 
-def give_up(connection: Connection, invoice_id: str) -> None:
-    """Write off what is left of a final invoice. Again, it changes nothing.
+def give_up(connection: Connection, invoice_id: str) -> bool:
+    """Write off what is left of a final invoice; false if that was done before.
 
     Raises InvoiceNotFound, or InvoiceConflict for an invoice that is not open.
     """
     row = locked(connection, invoice_id)
     if row["state"] == "uncollectible":
-        return
+        return False
     if row["state"] != "final":
         raise InvoiceConflict(f"a {row['state']} invoice has nothing left to give up")
     left = remaining(connection, row)
@@ -125,6 +108,7 @@ def give_up(connection: Connection, invoice_id: str) -> None:
         at_us=clock.now_us(),
     )
     _resolve(connection, row["id"], "uncollectible")
+    return True
 
 
 def pay(
@@ -134,13 +118,11 @@ def pay(
     *,
     method: str,
     cause_id: str,
-    restores: str | None = None,
 ) -> bool:
     """Take a payment in, once per cause; false if it was taken before.
 
-    What is paid beyond the invoice goes into the tenant's credit. A payment that `restores` one
-    taken back before, by its cause, first makes good what was lost of that. Raises InvoiceNotFound,
-    or InvoiceConflict for a draft, a void invoice, or a cause that came with another amount.
+    What is paid beyond the invoice goes into the tenant's credit. Raises InvoiceNotFound, or
+    InvoiceConflict for a draft, a void invoice, or a cause that came with another amount.
     """
     row = locked(connection, invoice_id)
     payment_id = _payment_id(row, cause_id)
@@ -158,10 +140,7 @@ def pay(
         raise InvoiceConflict(f"a {row['state']} invoice takes no payment")
     left = remaining(connection, row)
     settled = min(left, amount_minor)
-    surplus = (amount_minor - settled) * row["minor_nano"]
-    lost = 0 if restores is None else books.lost(connection, _payment_id(row, restores))
-    lost = min(lost, surplus)
-    now = clock.now_us()
+    minor, now = row["minor_nano"], clock.now_us()
     books.paid(
         connection,
         payment_id=payment_id,
@@ -169,12 +148,49 @@ def pay(
         currency=row["currency"],
         by_provider=method != MANUAL,
         settles=_owed_by(row),
-        settled_nano=settled * row["minor_nano"],
-        surplus_nano=surplus - lost,
-        lost_nano=-lost,
+        settled_nano=settled * minor,
+        surplus_nano=(amount_minor - settled) * minor,
         at_us=now,
     )
     _note_payment(connection, row["id"], payment_id, amount=amount_minor, method=method, at_us=now)
+    if row["state"] in OPEN_STATES and settled == left:
+        _resolve(connection, row["id"], "paid")
+    return True
+
+
+def restore(
+    connection: Connection, invoice_id: str, *, taken: str, method: str, cause_id: str
+) -> bool:
+    """Take in again what was taken back by the cause `taken`, once per cause.
+
+    It makes good what was lost of that, then settles what is left of the invoice; the rest goes
+    into the tenant's credit. Raises InvoiceNotFound.
+    """
+    row = locked(connection, invoice_id)
+    payment_id, taken_id = _payment_id(row, cause_id), _payment_id(row, taken)
+    if books.is_booked(connection, payment_id):
+        return False
+    total, lost = books.moved(connection, taken_id)
+    noted = connection.scalar(
+        select(invoice_payments.c.amount_minor).where(invoice_payments.c.id == taken_id)
+    )
+    left = remaining(connection, row)
+    minor, now = row["minor_nano"], clock.now_us()
+    settled = min(left, (total - lost) // minor)
+    books.paid(
+        connection,
+        payment_id=payment_id,
+        tenant_id=row["tenant_id"],
+        currency=row["currency"],
+        by_provider=method != MANUAL,
+        settles=_owed_by(row),
+        settled_nano=settled * minor,
+        surplus_nano=total - lost - settled * minor,
+        lost_nano=-lost,
+        at_us=now,
+    )
+    if noted:
+        _note_payment(connection, row["id"], payment_id, amount=-noted, method=method, at_us=now)
     if row["state"] in OPEN_STATES and settled == left:
         _resolve(connection, row["id"], "paid")
     return True
@@ -185,18 +201,17 @@ def take_back(
 ) -> bool:
     """Undo a payment, as a lost dispute does, once per cause: the invoice is open again.
 
-    Raises InvoiceNotFound, or InvoiceConflict when more is taken back than was paid.
+    What is taken beyond all that was paid, as of a payment that was refunded before, is lost.
+    Raises InvoiceNotFound.
     """
     row = locked(connection, invoice_id)
     payment_id = _payment_id(row, cause_id)
-    if connection.scalar(select(invoice_payments.c.id).where(invoice_payments.c.id == payment_id)):
+    if books.is_booked(connection, payment_id):
         return False
-    paid = paid_minor(connection, row["id"])
-    if not 0 < amount_minor <= paid:
-        raise InvoiceConflict("more than what was paid cannot be taken back")
+    taken = min(amount_minor, max(0, paid_minor(connection, row["id"])))
     now = clock.now_us()
     minor = row["minor_nano"]
-    surplus = min(amount_minor, _surplus(connection, row))
+    surplus = min(taken, _surplus(connection, row))
     credit = lock_tenant(connection, row["tenant_id"], row["currency"])
     available = max(0, funding.plain_credit(connection, row["tenant_id"], credit))
     # What of the surplus was spent since is lost.
@@ -208,13 +223,14 @@ def take_back(
         currency=row["currency"],
         by_provider=method != MANUAL,
         settles=_owed_by(row),
-        settled_nano=-(amount_minor - surplus) * minor,
+        settled_nano=-(taken - surplus) * minor,
         surplus_nano=-(surplus * minor - lost),
-        lost_nano=lost,
+        lost_nano=lost + (amount_minor - taken) * minor,
         at_us=now,
     )
-    _note_payment(connection, row["id"], payment_id, amount=-amount_minor, method=method, at_us=now)
-    if surplus < amount_minor and row["state"] == "paid":
+    if taken:
+        _note_payment(connection, row["id"], payment_id, amount=-taken, method=method, at_us=now)
+    if surplus < taken and row["state"] == "paid":
         connection.execute(
             update(invoices)
             .where(invoices.c.id == row["id"])
@@ -306,64 +322,6 @@ def _covered(connection: Connection, invoice_id: str) -> int:
         )
     )
     return paid_minor(connection, invoice_id) + int(forgiven or 0)
-
-
-def _same(draft: Draft) -> tuple[Any, ...]:
-    return (
-        invoices.c.tenant_id == draft.tenant_id,
-        invoices.c.period == draft.period.label,
-        invoices.c.kind == draft.kind,
-        invoices.c.currency == draft.currency,
-    )
-
-
-def _insert(connection: Connection, draft: Draft) -> str:
-    invoice_id = f"inv_{uuid_utils.uuid7().hex}"
-    connection.execute(
-        insert(invoices).values(
-            id=invoice_id,
-            tenant_id=draft.tenant_id,
-            period=draft.period.label,
-            kind=draft.kind,
-            currency=draft.currency,
-            minor_nano=draft.minor_nano,
-            start_us=draft.period.start_us,
-            end_us=draft.period.end_us,
-            time_zone=draft.period.time_zone,
-            state="draft",
-            subtotal_minor=draft.subtotal_minor,
-            tax_minor=draft.tax_minor,
-            total_minor=draft.total_minor,
-            credit_minor=draft.credit_minor,
-            due_minor=draft.due_minor,
-            charges_nano=draft.charges_nano,
-            returned_nano=draft.returned_nano,
-            issuer=parties.to_text(draft.issuer),
-            customer=parties.to_text(draft.customer),
-            created_at_us=clock.now_us(),
-        )
-    )
-    rows = [
-        {
-            "invoice_id": invoice_id,
-            "line": number,
-            "tenant_id": draft.tenant_id,
-            "kind": line.kind,
-            "component": line.component,
-            "detail": line.detail,
-            "quantity": plain(line.quantity),
-            "unit": line.unit,
-            "unit_price": line.unit_price,
-            "tariff_version_id": line.tariff_version_id,
-            "period": line.period,
-            "amount_nano": line.amount_nano,
-            "amount_minor": line.amount_minor,
-        }
-        for number, line in enumerate(draft.lines)
-    ]
-    if rows:
-        connection.execute(insert(invoice_lines), rows)
-    return invoice_id
 
 
 def _resolve(connection: Connection, invoice_id: str, state: str) -> None:

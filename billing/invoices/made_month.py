@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Engine, insert, select
+from sqlalchemy import Connection, Engine, func, insert, inspect, select
 
 from billing import catalogue, charged_hours, periods, tariffs
 from billing.ledger import credits
@@ -15,7 +16,7 @@ from billing.money import NANO
 from billing.tables import metadata as billing_metadata
 from billing.tables import rated_lines, receipts, tariff_versions
 from metering import clock
-from metering.database import transaction
+from metering.database import snapshot, transaction
 from metering.tables import metadata as metering_metadata
 from metering.tables import request_summaries
 from metering.tables import requests as requests_table
@@ -57,7 +58,7 @@ def make(
             _tenant(connection, tenant_id(number))
     step_us = (period.end_us - period.start_us) // requests
     numbers = iter(range(requests))
-    while batch := [number for number, _ in zip(numbers, range(BATCH), strict=False)]:
+    while batch := list(islice(numbers, BATCH)):
         with transaction(database) as connection:
             made = [
                 (
@@ -84,7 +85,17 @@ def make(
             pass
     if database.dialect.name == "postgresql":
         with database.connect() as connection:
-            connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("ANALYZE")
+            connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql(
+                "VACUUM ANALYZE"
+            )
+
+
+def is_made(database: Engine, requests: int) -> bool:
+    """Whether the database holds such a month, as an earlier run left it."""
+    if not inspect(database).has_table(requests_table.name):
+        return False
+    with snapshot(database) as connection:
+        return connection.scalar(select(func.count()).select_from(requests_table)) == requests
 
 
 def tenant_id(number: int) -> str:

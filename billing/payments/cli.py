@@ -107,10 +107,24 @@ def show_waiting(ctx: click.Context, as_json: bool) -> None:
 @click.pass_obj
 def retry_row(context: CliContext, seq: int) -> None:
     """Let a refused row go out again, once its cause was mended."""
-    from billing.payments import outbox
+    from billing.payments import refusals
 
     with context.transaction() as connection:
-        if not outbox.retry(connection, seq):
+        if not refusals.retry(connection, seq):
             raise click.ClickException(f"{seq} was not refused")
         context.record(connection, action="payments.retried", subject=str(seq))
     click.echo(f"{seq} goes out again")
+
+
+@payments.command("drop")
+@click.argument("seq", type=int)
+@click.pass_obj
+def drop_row(context: CliContext, seq: int) -> None:
+    """Let a refused row go, which was settled otherwise. A refund's credit is given back."""
+    from billing.payments import refusals
+
+    with context.transaction() as connection:
+        if not refusals.drop(connection, seq):
+            raise click.ClickException(f"{seq} was not refused")
+        context.record(connection, action="payments.dropped", subject=str(seq))
+    click.echo(f"{seq} is told no more")

@@ -100,33 +100,22 @@ def collect(connection: Connection, invoice_id: str) -> bool:
     return queue(connection, row.tenant_id, "finalise", invoice_id, {"invoice": invoice})
 
 
-def withdraw(connection: Connection, invoice_id: str) -> bool:
-    """Queue the voiding of an invoice that was queued before; false where it was not."""
-    found = queries.invoice(connection, invoice_id)
-    if not outbox.is_queued(connection, "invoice", invoice_id):
-        return False
-    invoice = {"object": "invoice", "of": invoice_id}
-    return outbox.enqueue(connection, found.row.tenant_id, "void", invoice_id, {"invoice": invoice})
+def tell(connection: Connection, invoice_id: str) -> None:
+    """Queue what became of a pushed invoice here: voided, credited, paid outside, given up.
 
-
-def tell_settled(connection: Connection, invoice_id: str) -> None:
-    """Queue what was credited of a pushed invoice and, once it is paid, that it was outside.
-
-    To be called in the transaction that credits it or takes a payment in. What was told is not told
-    again. The provider hears of no more than its invoice comes to, which is what is due here: the
-    rest is of charges that credit had paid before.
+    To be called in the transaction that does it. What was told is not told again. The provider
+    hears of no more credit than its invoice comes to, which is what is due here: the rest is of
+    charges that credit had paid before.
     """
     if not outbox.is_queued(connection, "invoice", invoice_id):
         return
     row = issuing.locked(connection, invoice_id)
     invoice = {"object": "invoice", "of": invoice_id}
-    through_it = connection.scalar(
-        select(invoice_payments.c.id)
-        .where(invoice_payments.c.invoice_id == invoice_id)
-        .where(invoice_payments.c.method != issuing.MANUAL)
-        .limit(1)
-    )
-    told_paid = outbox.is_queued(connection, "paid_outside", invoice_id)
+    about = {"invoice": invoice}
+    if row["state"] == "void":
+        outbox.enqueue(connection, row["tenant_id"], "void", invoice_id, about)
+        return
+    is_paid = is_paid_there(connection, invoice_id)
     left = int(row["due_minor"])
     for note in connection.execute(
         select(credit_notes)
@@ -139,7 +128,7 @@ def tell_settled(connection: Connection, invoice_id: str) -> None:
         if not amount or outbox.is_queued(connection, "credit_note", subject):
             continue
         # There, a note first takes off what is still to pay; of what is paid it is said outside.
-        outside = amount if through_it is not None or told_paid else 0
+        outside = amount if is_paid else 0
         outbox.enqueue(
             connection,
             row["tenant_id"],
@@ -147,10 +136,23 @@ def tell_settled(connection: Connection, invoice_id: str) -> None:
             subject,
             {"invoice": invoice, "amount": amount, "outside": outside, "memo": note.reason},
         )
-    if row["state"] == "paid" and left and through_it is None:
-        outbox.enqueue(
-            connection, row["tenant_id"], "paid_outside", invoice_id, {"invoice": invoice}
-        )
+    if is_paid or not left:
+        return
+    if row["state"] == "paid":
+        outbox.enqueue(connection, row["tenant_id"], "paid_outside", invoice_id, about)
+    elif row["state"] == "uncollectible":
+        outbox.enqueue(connection, row["tenant_id"], "give_up", invoice_id, about)
+
+
+def is_paid_there(connection: Connection, invoice_id: str) -> bool:
+    """Whether the provider holds an invoice for paid: through it, or because it was told so."""
+    through_it = connection.scalar(
+        select(invoice_payments.c.id)
+        .where(invoice_payments.c.invoice_id == invoice_id)
+        .where(invoice_payments.c.method != issuing.MANUAL)
+        .limit(1)
+    )
+    return through_it is not None or outbox.is_queued(connection, "paid_outside", invoice_id)
 
 
 def told_credit(connection: Connection, invoice_id: str) -> int:
@@ -158,6 +160,7 @@ def told_credit(connection: Connection, invoice_id: str) -> int:
     rows = connection.execute(
         select(payment_outbox.c.body).where(
             payment_outbox.c.action == "credit_note",
+            payment_outbox.c.dropped_at_us.is_(None),
             payment_outbox.c.subject.startswith(f"{invoice_id}/", autoescape=True),
         )
     )

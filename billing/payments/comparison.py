@@ -209,7 +209,8 @@ def _ours(connection: Connection, tenant_id: str, period: str | None) -> _Ours:
     ).all()
     enrolled_us = min((row.created_at_us for row in rows if row.action == "customer"), default=0)
     queued = {row.subject for row in rows if row.action == "invoice"}
-    unsent = {row.subject.partition("/")[0] for row in rows if row.state != "sent"}
+    open_rows = [row for row in rows if row.state != "sent" and row.dropped_at_us is None]
+    unsent = {row.subject.partition("/")[0] for row in open_rows}
     known = connection.scalars(select(invoices.c.id).where(invoices.c.tenant_id == tenant_id))
     query = select(invoices).where(invoices.c.tenant_id == tenant_id, invoices.c.state != "draft")
     if period is not None:
@@ -243,7 +244,7 @@ def _ours(connection: Connection, tenant_id: str, period: str | None) -> _Ours:
         sum(row.state == "waiting" for row in rows),
         tuple(
             (f"{row.action} {row.subject}", row.error or "")
-            for row in rows
+            for row in open_rows
             if row.state == "refused"
         ),
     )

@@ -31,7 +31,7 @@ HOUR_US = 3600 * SECOND_US
 WINDOW_US = 23 * HOUR_US  # the provider promises 24: an hour for clocks that differ
 WAIT_US_MAX = HOUR_US
 # Nothing waits for these: refused, they hold up no other row.
-ALONE = ("recharge", "refund", "meter", "credit_note", "paid_outside")
+ALONE = ("recharge", "refund", "meter", "credit_note", "paid_outside", "give_up")
 # What an action makes, for those that come after it, and the objects it needs, by its body's name.
 MAKES = {"customer": "customer", "invoice": "invoice", "recharge": "intent", "refund": "refund"}
 
@@ -124,26 +124,13 @@ def push(database: Engine, provider: Provider, tenant_id: str | None = None) -> 
 
 
 def open_rows(connection: Connection, limit: int = 1000) -> list[OpenRow]:
-    """What waits or was refused, oldest first."""
+    """What waits, or was refused and not dropped since, oldest first."""
     names = (payment_outbox.c[name] for name in OpenRow.__slots__)
-    query = select(*names).where(payment_outbox.c.state != "sent")
+    query = select(*names).where(
+        payment_outbox.c.state != "sent", payment_outbox.c.dropped_at_us.is_(None)
+    )
     rows = connection.execute(query.order_by(payment_outbox.c.seq).limit(limit))
     return [OpenRow(*row) for row in rows]
-
-
-def retry(connection: Connection, seq: int) -> bool:
-    """Let a refused row go out again, under a new key; false if it was not refused."""
-    changed = connection.execute(
-        update(payment_outbox)
-        .where(payment_outbox.c.seq == seq, payment_outbox.c.state == "refused")
-        .values(
-            state="waiting",
-            generation=payment_outbox.c.generation + 1,
-            first_tried_at_us=None,
-            next_try_at_us=clock.now_us(),
-        )
-    )
-    return changed.rowcount == 1
 
 
 def object_id(connection: Connection, kind: str, subject: str) -> str | None:
@@ -183,7 +170,11 @@ def _next(database: Engine, tenant_id: str | None, blocked: set[str]) -> Row | N
         .where(
             or_(
                 outbox.state == "waiting",
-                and_(outbox.state == "refused", outbox.action.not_in(ALONE)),
+                and_(
+                    outbox.state == "refused",
+                    outbox.action.not_in(ALONE),
+                    outbox.dropped_at_us.is_(None),
+                ),
             )
         )
         .group_by(outbox.tenant_id)
@@ -297,7 +288,7 @@ def _refused(database: Engine, row: Row, error: Exception) -> None:
     with transaction(database) as connection:
         connection.execute(
             update(payment_outbox)
-            .where(payment_outbox.c.seq == row.seq)
+            .where(payment_outbox.c.seq == row.seq, payment_outbox.c.state == "waiting")
             .values(state="refused", error=f"refused: {error}"[:500])
         )
         if row.action == "recharge":

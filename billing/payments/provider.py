@@ -67,7 +67,7 @@ class DisputeState:
     """How a dispute stands, and which payment it is about."""
 
     id: str
-    status: str  # "open", "won" or "lost"
+    status: str  # "open", "won", "lost" or "harmless": it has taken no money, and may yet
     amount_minor: int
     intent_id: str
 

@@ -37,6 +37,7 @@ CLOCKS_DIFFER_S = 3600
 _DONE_AT = {
     "finalise": ("open", "paid", "void", "uncollectible"),
     "void": ("void",),
+    "give_up": ("uncollectible", "paid"),
     "paid_outside": ("paid",),
 }
 _OURS_OUTSIDE = "payment_record"  # the kind of payments that only stand in Stripe's books
@@ -67,6 +68,7 @@ class StripeProvider:
             "item": self._item,
             "finalise": self._finalise,
             "void": self._void,
+            "give_up": self._give_up,
             "credit_note": self._credit_note,
             "paid_outside": self._paid_outside,
             "recharge": self._recharge,
@@ -141,8 +143,10 @@ class StripeProvider:
         """How a dispute stands."""
         with _translated():
             found = self._client.v1.disputes.retrieve(provider_id)
-        warning = str(found.status).startswith("warning_")  # an inquiry: no money was taken
-        status = "won" if warning else _ENDED.get(str(found.status), "open")
+        status = _ENDED.get(str(found.status), "open")
+        # An inquiry takes nothing, unless it becomes a dispute; what was prevented is a refund.
+        if str(found.status).startswith("warning_") or found.status == "prevented":
+            status = "harmless"
         return DisputeState(found.id, status, found.amount, str(found.payment_intent))
 
     def refund(self, provider_id: str) -> RefundState:
@@ -238,6 +242,9 @@ class StripeProvider:
 
     def _void(self, _subject: str, body: Body, options: Any) -> Any:
         return self._client.v1.invoices.void_invoice(body["invoice"], {}, options)
+
+    def _give_up(self, _subject: str, body: Body, options: Any) -> Any:
+        return self._client.v1.invoices.mark_uncollectible(body["invoice"], {}, options)
 
     def _credit_note(self, subject: str, body: Body, options: Any) -> Any:
         params: Any = {

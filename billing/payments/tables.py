@@ -52,6 +52,7 @@ payment_outbox = Table(
     Column("next_try_at_us", BigInteger, nullable=False),
     Column("provider_id", String(255)),
     Column("error", String(500)),
+    Column("dropped_at_us", BigInteger),  # of a refused row: since when nobody wants it told
     UniqueConstraint("action", "subject"),
     CheckConstraint("state IN ('waiting', 'sent', 'refused')", name="state"),
     CheckConstraint("(state = 'sent') = (provider_id IS NOT NULL)", name="sent_is_known"),

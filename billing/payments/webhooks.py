@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, Engine, select
 
@@ -19,6 +20,7 @@ from billing.payments import collection, outbox, top_ups
 from billing.payments.provider import (
     Busy,
     Faulted,
+    InvoiceState,
     Provider,
     ProviderEvent,
     Refused,
@@ -30,6 +32,7 @@ from metering import clock
 from metering.database import snapshot, transaction
 
 METHOD = "stripe"
+ENDED = ("paid", "uncollectible", "void")  # nothing is collected any more
 # What an effect did, as it is stored; applied within the transaction that stores it.
 Effect = Callable[[Connection], str]
 
@@ -100,23 +103,32 @@ def _invoice(_database: Engine, provider: Provider, provider_id: str) -> Effect:
         if invoice_id is None:
             return "not ours"
         row = issuing.locked(connection, invoice_id)
-        if found.status == "paid":
-            # The provider's invoice is paid as a whole, so its id is the cause.
-            taken = found.paid_minor > 0 and issuing.pay(
-                connection, invoice_id, found.paid_minor, method=METHOD, cause_id=provider_id
-            )
+        outcome = _take_over(connection, row, found)
+        if found.status in ENDED:
             _settle_dunning(connection, row["tenant_id"])
-            return "paid" if taken else "paid before"
-        if found.status == "uncollectible" and row["state"] == "final":
-            issuing.give_up(connection, invoice_id)
-            return "uncollectible"
-        if found.payment_failed and row["state"] == "final":
-            collection.note_past_due(connection, row["tenant_id"], clock.now_us())
-            issuing.announce(connection, invoice_id, NoticeType.INVOICE_PAYMENT_FAILED)
-            return "payment failed"
-        return "nothing to do"
+        return outcome
 
     return effect
+
+
+def _take_over(connection: Connection, row: dict[str, Any], found: InvoiceState) -> str:
+    """Do with an invoice of ours what became of it at the provider. Where that is what we told the
+    provider to do, it is done already.
+    """
+    if found.status == "paid":
+        # The provider's invoice is paid as a whole, so its id is the cause.
+        taken = found.paid_minor > 0 and issuing.pay(
+            connection, row["id"], found.paid_minor, method=METHOD, cause_id=found.provider_id
+        )
+        return "paid" if taken else "paid before"
+    if found.status == "uncollectible" and row["state"] == "final":
+        issuing.give_up(connection, row["id"])
+        return "uncollectible"
+    if found.payment_failed and row["state"] == "final":
+        collection.note_past_due(connection, row["tenant_id"], clock.now_us())
+        issuing.announce(connection, row["id"], NoticeType.INVOICE_PAYMENT_FAILED)
+        return "payment failed"
+    return "nothing to do"
 
 
 def _settle_dunning(connection: Connection, tenant_id: str) -> None:
@@ -194,6 +206,8 @@ def _dispute(database: Engine, provider: Provider, provider_id: str) -> Effect:
     def effect(connection: Connection) -> str:
         if about is None:
             return "not ours"
+        if found.status == "harmless":
+            return "nothing to do"
         about.settle(connection)
         if about.top_up is not None:
             known = top_ups.require(connection, about.top_up)
@@ -203,13 +217,9 @@ def _dispute(database: Engine, provider: Provider, provider_id: str) -> Effect:
         elif about.invoice is not None:
             issuing.take_back(connection, about.invoice, amount, method=METHOD, cause_id=cause)
             if won:
-                issuing.pay(
-                    connection,
-                    about.invoice,
-                    amount,
-                    method=METHOD,
-                    cause_id=f"{cause}/won",
-                    restores=cause,
+                back = f"{cause}/won"
+                issuing.restore(
+                    connection, about.invoice, taken=cause, method=METHOD, cause_id=back
                 )
         return f"dispute {found.status}"
 
@@ -237,13 +247,9 @@ def _refund(database: Engine, provider: Provider, provider_id: str) -> Effect:
         elif about.invoice is not None:
             issuing.take_back(connection, about.invoice, amount, method=METHOD, cause_id=cause)
             if failed:
-                issuing.pay(
-                    connection,
-                    about.invoice,
-                    amount,
-                    method=METHOD,
-                    cause_id=f"{cause}/failed",
-                    restores=cause,
+                back = f"{cause}/failed"
+                issuing.restore(
+                    connection, about.invoice, taken=cause, method=METHOD, cause_id=back
                 )
         return "refund failed" if failed else "refunded"
 

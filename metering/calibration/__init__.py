@@ -1,12 +1,19 @@
 """Calibration: what a score means, learnt from reviewers' verdicts and told with its version.
 
-Fitting (`fitting`, `guarantees`, `plot`) needs scikit-learn and is imported by the command that
-does it; what is here applies curves, and needs nothing.
+Fitting (`fitting`, `guarantees`) needs scikit-learn and is imported by the command that does it;
+what is here applies and reads curves, and needs nothing.
 """
 
 from metering.calibration.curves import REQUEST, Calibration, Curve
-from metering.calibration.labels import WHOLE, Label, labelled_models, labels
-from metering.calibration.versions import calibration, in_force, revision, store
+from metering.calibration.labels import (
+    WHOLE,
+    Label,
+    LabelCount,
+    label_counts,
+    labelled_models,
+    labels,
+)
+from metering.calibration.versions import Version, calibration, in_force, revision, store, versions
 
 __all__ = [
     "REQUEST",
@@ -14,10 +21,14 @@ __all__ = [
     "Calibration",
     "Curve",
     "Label",
+    "LabelCount",
+    "Version",
     "calibration",
     "in_force",
+    "label_counts",
     "labelled_models",
     "labels",
     "revision",
     "store",
+    "versions",
 ]

@@ -31,7 +31,8 @@ class Curve(msgspec.Struct, frozen=True):
             return to_text(self.rates[-1])
         left, right = self.scores[index - 1], self.scores[index]
         low, high = self.rates[index - 1], self.rates[index]
-        return to_text(low + _half_even((high - low) * (score - left), right - left))
+        span = right - left
+        return to_text(_half_even(low * span + (high - low) * (score - left), span))
 
 
 class Calibration(msgspec.Struct, frozen=True):

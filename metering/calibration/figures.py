@@ -7,34 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from metering.calibration.reports import Bin, Figures
+
 Array = NDArray[np.float64]
 BINS = 10
-
-
-class Bin(msgspec.Struct, frozen=True):
-    """Predictions of about the same size: their mean, how often they were right, how many."""
-
-    said: float
-    right: float
-    labels: int
-    share: float  # of all weight
-
-
-class Figures(msgspec.Struct, frozen=True):
-    """What predictions are worth. Smaller is better for the first two, larger for `auroc`.
-
-    `auroc` is null where all outcomes are alike. `coverage` is the share not sent to review.
-    """
-
-    brier: float
-    ece: float
-    auroc: float | None
-    coverage: float
-    bins: tuple[Bin, ...]
 
 
 def figures(said: Array, right: Array, weight: Array, review_below: float) -> Figures:

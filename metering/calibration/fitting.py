@@ -11,60 +11,18 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from metering.calibration.curves import ONE, REQUEST, Calibration, Curve
+from metering.calibration.curves import ONE, REQUEST, Curve
 from metering.calibration.extras import extra
-from metering.calibration.figures import Array, Figures, column, figures
-from metering.calibration.guarantees import Guarantee, guarantee, least_labels
+from metering.calibration.figures import Array, column, figures
+from metering.calibration.guarantees import guarantee, least_labels
 from metering.calibration.labels import Label, independent
+from metering.calibration.reports import KindReport, Report
 from metering.confidence import REVIEW_BELOW
 from metering.errors import NotCalibrated
 
 FOLDS = 5
-
-
-class KindReport(msgspec.Struct, frozen=True):
-    """What one kind's labels came to. Without a curve it is uncalibrated, and `reason` says why."""
-
-    kind: str
-    labels: int
-    requests: int
-    sampled: int  # independent labels of the audit sample
-    right: float | None  # the weighted share that was right
-    raw: Figures | None
-    calibrated: Figures | None  # cross-fitted
-    guarantee: Guarantee | None
-    curve: Curve | None
-    reason: str | None = None
-
-
-class Report(msgspec.Struct, frozen=True):
-    """A calibration with everything that speaks for it; stored whole, as it was fitted."""
-
-    model: str
-    model_checksum: str
-    error: float
-    confidence: float
-    least_labels: int
-    kinds: tuple[KindReport, ...]
-    review_below: str | None
-    revision: int  # of this model's calibrations, from 1
-
-    @property
-    def id(self) -> str:
-        """Derived from the content."""
-        return f"cal_{hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]}"
-
-    @property
-    def curves(self) -> dict[str, Curve]:
-        """The curves of the kinds that have one."""
-        return {each.kind: each.curve for each in self.kinds if each.curve is not None}
-
-    def calibration(self) -> Calibration:
-        """What scores are calibrated with."""
-        return Calibration(self.id, self.model, self.model_checksum, self.curves, self.review_below)
 
 
 def fit(

@@ -11,28 +11,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from metering.calibration.curves import ONE, to_text
 from metering.calibration.extras import extra
 from metering.calibration.labels import Label
+from metering.calibration.reports import Guarantee
 
 GRID = 50  # ten thousandths between two thresholds
-
-
-class Guarantee(msgspec.Struct, frozen=True):
-    """At most `error` of the texts scored `threshold` or more are wrong, with `confidence`.
-
-    It holds for texts like those that were sampled: the same model, the same kinds of prompt.
-    """
-
-    threshold: str
-    error: float
-    confidence: float
-    accepted: int  # sampled labels at or above it
-    errors: int  # of them, how many were wrong
-    bound: float  # on the share of errors, at the confidence; not above `error`
-    coverage: float  # the share of sampled labels that it accepts
 
 
 def least_labels(error: float, confidence: float) -> int:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, case, func, select
 
 from metering.calibration.curves import to_parts
 from metering.calibration_tables import confidence_labels
@@ -67,6 +67,31 @@ def labelled_models(connection: Connection) -> list[tuple[str, str]]:
         .order_by(stored.model, stored.model_checksum)
     )
     return [(model, checksum) for model, checksum in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelCount:
+    """How many texts of a kind have been judged, and how many requests of the audit's sample."""
+
+    model: str
+    model_checksum: str
+    kind: str
+    labels: int
+    sampled: int  # requests: units of one answer err together
+
+
+def label_counts(connection: Connection) -> list[LabelCount]:
+    """What there is to calibrate by, for each model file and kind."""
+    stored = confidence_labels.c
+    file = (stored.model, stored.model_checksum, stored.kind)
+    sampled = case((stored.sampled.is_(True), stored.request_id))
+    rows = connection.execute(
+        select(*file, func.count(), func.count(sampled.distinct()))
+        .where(stored.model_checksum.is_not(None))
+        .group_by(*file)
+        .order_by(*file)
+    )
+    return [LabelCount(*row) for row in rows]
 
 
 def independent(found: Iterable[Label]) -> list[Label]:

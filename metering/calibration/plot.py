@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape
 
-from metering.calibration.figures import Figures
-from metering.calibration.fitting import KindReport, Report
+from metering.calibration.reports import Figures, KindReport, Report
+from metering.confidence import REVIEW_BELOW
 
 SIDE = 220
 MARGIN = 44
-WIDTH = SIDE + 2 * MARGIN
-HEIGHT = SIDE + 112
+WIDTH = SIDE + 2 * MARGIN + 64  # for captions that are longer than the panel is wide
+HEIGHT = SIDE + 126
 COLUMNS = 3
 RAW, CALIBRATED = "#b45309", "#1d4ed8"
 
@@ -32,7 +32,8 @@ def reliability_svg(report: Report) -> str:
     )
     title = escape(f"{report.model}, calibration {report.id}, from {_labels(fitted)} labels")
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" role="img" '
         f'font-family="system-ui, sans-serif" font-size="11" fill="#111827">'
         f"<title>Reliability of {title}</title>"
         f'<rect width="100%" height="100%" fill="#ffffff"/>'
@@ -74,6 +75,10 @@ def _panel(kind: KindReport) -> Iterator[str]:
             f'<text x="{MARGIN}" y="{76 + SIDE + 14 * number}" fill="{color}">{name}: '
             f"ECE {figures.ece:.3f}, Brier {figures.brier:.3f}, AUROC {area}</text>"
         )
+    yield (
+        f'<text x="{MARGIN}" y="{104 + SIDE}">from {REVIEW_BELOW} on, coverage '
+        f"{kind.raw.coverage:.3f} raw, {kind.calibrated.coverage:.3f} calibrated</text>"
+    )
 
 
 def _dots(figures: Figures, color: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ from sqlalchemy import Connection, func, insert, select
 
 from metering import clock
 from metering.calibration.curves import Calibration, Curve
+from metering.calibration.reports import Report
 from metering.calibration_tables import calibrations
 
 
@@ -22,6 +23,15 @@ class _Document(msgspec.Struct):
 
     kinds: list[_KindCurve]
     review_below: str | None
+
+
+class Version(msgspec.Struct, frozen=True):
+    """A calibration as it was fitted, and since when it has been there."""
+
+    id: str
+    report: Report
+    created_at_us: int
+    in_force: bool  # it is the newest of its model file
 
 
 def revision(connection: Connection, model: str, model_checksum: str) -> int:
@@ -80,6 +90,21 @@ def calibration(connection: Connection, calibration_id: str) -> Calibration | No
         .one_or_none()
     )
     return None if row is None else _from_row(**row)
+
+
+def versions(connection: Connection) -> list[Version]:
+    """Every calibration there ever was, of all models, the newest first."""
+    rows = connection.execute(
+        select(calibrations).order_by(calibrations.c.created_at_us.desc(), calibrations.c.id.desc())
+    )
+    found: list[Version] = []
+    superseded: set[tuple[str, str]] = set()
+    for row in rows:
+        report = msgspec.json.decode(row.document, type=Report)
+        file = (row.model, row.model_checksum)
+        found.append(Version(row.id, report, row.created_at_us, file not in superseded))
+        superseded.add(file)
+    return found
 
 
 def _from_row(

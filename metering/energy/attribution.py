@@ -18,7 +18,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from engine.records import Work
 
@@ -28,7 +30,7 @@ DEFAULT_WEIGHTS = "default"  # nobody has measured what work costs here
 CONFIGURED_WEIGHTS = "configured"  # the operator says so
 
 
-class Claim(NamedTuple):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """What one request did in a step. Work that nobody pays for is the operator's overhead."""
 
     request_id: str
@@ -38,7 +40,7 @@ class Claim(NamedTuple):
     rode_with: str | None = None  # the request whose work it shared, having none of its own
 
 
-class Weight(NamedTuple):
+class Weight(msgspec.Struct, frozen=True, gc=False):
     """What one player's work in a step weighs; only ratios within the step matter."""
 
     own: int
@@ -160,21 +162,25 @@ def split(energy_uj: int, claims: Sequence[Claim], policy: Policy) -> dict[str, 
     nothing was computed.
     """
     payers: dict[str, list[str]] = {}
+    working = []
     for claim in claims:
         if claim.charged:
             payers.setdefault(claim.rode_with or claim.request_id, []).append(claim.request_id)
-    working = [claim for claim in claims if _is_work(claim.work)]
+        if _is_work(claim.work):
+            working.append(claim)
     weights = {OVERHEAD: 0}
-    for claim, weight in zip(working, policy.weigh([claim.work for claim in working]), strict=True):
+    weighed = policy.weigh([claim.work for claim in working])
+    for claim, weight in zip(working, weighed, strict=True):
         payer = claim.request_id if claim.request_id in payers else OVERHEAD
         weights[payer] = weights.get(payer, 0) + weight.own
         weights[OVERHEAD] += weight.recomputed
     divided: dict[str, int] = {}
     for name, share in apportion(energy_uj, weights).items():
-        named = payers.get(name, [OVERHEAD])
-        divided |= (
-            {named[0]: share} if len(named) == 1 else apportion(share, dict.fromkeys(named, 1))
-        )
+        named = payers.get(name, (OVERHEAD,))
+        if len(named) == 1:
+            divided[named[0]] = share
+        else:
+            divided |= apportion(share, dict.fromkeys(named, 1))
     return divided
 
 
@@ -188,9 +194,10 @@ def apportion(total: int, weights: Mapping[str, int]) -> dict[str, int]:
         return {OVERHEAD: total}
     shares = {key: total * part // weight for key, part in weights.items() if part}
     left = total - sum(shares.values())
-    by_remainder = sorted(shares, key=lambda key: (-(total * weights[key] % weight), key))
-    for key in by_remainder[:left]:
-        shares[key] += 1
+    if left:
+        by_remainder = sorted(shares, key=lambda key: (-(total * weights[key] % weight), key))
+        for key in by_remainder[:left]:
+            shares[key] += 1
     return shares
 
 

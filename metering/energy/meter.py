@@ -6,8 +6,8 @@ A stretch that no curve covers, because a counter was reset or lost in it, has n
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
 
+import msgspec
 import structlog
 import uuid_utils
 
@@ -29,7 +29,7 @@ MEASURING_POLL_S = 0.001
 PERIOD_S_MIN = 0.02  # sampling faster than that would cost more than it tells
 
 
-class Segment(NamedTuple):
+class Segment(msgspec.Struct, frozen=True, gc=False):
     """A stretch of time within one epoch, half-open, and what it took."""
 
     epoch: str
@@ -92,6 +92,11 @@ class EnergyMeter:
             starts = [track.known_from_ns for track in self._tracks]
         return None if None in starts else max(start for start in starts if start is not None)
 
+    def is_silent(self, since_ns: int) -> bool:
+        """Whether a source has stopped counting, or has not answered since then."""
+        with self._lock:
+            return any(track.is_silent(since_ns) for track in self._tracks)
+
     def start(self) -> None:
         """Take a first reading and begin to sample."""
         if self.available:
@@ -149,12 +154,13 @@ class EnergyMeter:
                 track.forget_before(at_ns)
 
     def _segment(self, start_ns: int, end_ns: int, curves: tuple[Curve, ...]) -> Segment:
-        epoch = f"{self._id}/{'-'.join(str(curve.epoch) for curve in curves)}"
         own_uj = external_uj = 0
         for curve in curves:
-            before, after = curve.at(start_ns), curve.at(end_ns)
-            own_uj += after.own_uj - before.own_uj
-            external_uj += after.external_uj - before.external_uj
+            own_before_uj, external_before_uj = curve.at(start_ns)
+            own_after_uj, external_after_uj = curve.at(end_ns)
+            own_uj += own_after_uj - own_before_uj
+            external_uj += external_after_uj - external_before_uj
+        epoch = f"{self._id}/{'-'.join([str(curve.epoch) for curve in curves])}"
         return Segment(epoch, start_ns, end_ns, own_uj, external_uj)
 
     def _sample(self, track: Track, now_ns: int) -> None:
@@ -164,6 +170,7 @@ class EnergyMeter:
             # A fault of a driver's binding is as good as no answer: it must stop neither the
             # sampler nor the recording of what the engine did.
             if not track.lost_periods:
+                track.lost_since_ns = now_ns
                 fault = None if isinstance(error, SourceUnavailable) else error
                 log.warning("energy.source_lost", reason=str(error), exc_info=fault)
             track.lost_periods = min(2 * track.lost_periods + 1, RETRY_PERIODS_MAX)

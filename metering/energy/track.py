@@ -22,6 +22,7 @@ log = structlog.get_logger(__name__)
 
 STUCK_NS = 2 * 10**9  # a counter that stands still for so long, or ...
 STUCK_PERIODS = 20  # ... for so many of its periods, has stopped counting
+LIMITLESS_W = 1_000_000  # of a device that tells no limit; no sum of it leaves 64 bits either
 JUMP_MARGIN_PCT = 125  # of the most that the device can draw
 JUMP_SLACK_NS = 250_000_000  # a total may have held for so long before it was first seen
 GAPS_WANTED = 5  # moves that measure an update period
@@ -34,6 +35,7 @@ class Track:
         self.source = source
         self.curves: list[Curve] = []  # the last one is being written
         self.lost_periods = 0  # how long to leave a source alone that doesn't answer
+        self.lost_since_ns = -1  # and since when it doesn't
         self.retry_at_ns = -1
         self._epochs = 0
         self._last: Reading | None = None
@@ -63,6 +65,10 @@ class Track:
     def has_period(self) -> bool:
         """Whether its update period has been measured, or needs not be."""
         return not self.source.is_counter or len(self._gaps_ns) >= GAPS_WANTED
+
+    def is_silent(self, since_ns: int) -> bool:
+        """Whether it has stopped counting, or has not answered since then."""
+        return self._is_stuck or bool(self.lost_periods and self.lost_since_ns <= since_ns)
 
     def settle_period(self) -> None:
         """Take the median gap between the moves so far as the update period, if there are any."""
@@ -109,12 +115,11 @@ class Track:
             return None
         if self._is_stuck:
             return "energy.counter_moves_again"
-        most_w = self.source.power_max_w
-        if most_w is not None:
-            slack_ns = max(JUMP_SLACK_NS, 2000 * (self._period_us or 0))
-            elapsed_ns = reading.at_ns - self._before_move_ns + slack_ns
-            if own_uj + external_uj > most_w * JUMP_MARGIN_PCT / 100 * elapsed_ns / 1000:
-                return "energy.impossible_jump"
+        most_w = self.source.power_max_w or LIMITLESS_W
+        slack_ns = max(JUMP_SLACK_NS, 2000 * (self._period_us or 0))
+        elapsed_ns = reading.at_ns - self._before_move_ns + slack_ns
+        if own_uj + external_uj > most_w * JUMP_MARGIN_PCT / 100 * elapsed_ns / 1000:
+            return "energy.impossible_jump"
         return None
 
     def _begin(self, reading: Reading) -> None:

@@ -162,7 +162,11 @@ class WindowCloser:
             return
         start_ns = max(step.start_ns, cursor_ns)
         segments = self._meter.segments(start_ns, step.end_ns)
-        whole = len(segments) == 1 and segments[0][1:3] == (start_ns, step.end_ns)
+        whole = (
+            len(segments) == 1
+            and segments[0].start_ns == start_ns
+            and segments[0].end_ns == step.end_ns
+        )
         if step.start_ns == step.end_ns:
             segments, whole = [Segment("", start_ns, start_ns, 0, 0)], True
         known = whole and step.start_ns >= self._idle_until_ns

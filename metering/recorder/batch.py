@@ -1,7 +1,7 @@
 """One batch of steps, worked out and written within one transaction.
 
-Nothing of the recorder's state changes here. Each request's meter is copied before it is folded,
-so a batch whose transaction fails is thrown away and worked out again.
+Nothing of the recorder's state changes here but the requests' meters, which run ahead: a batch
+whose transaction fails is taken back, thrown away and worked out again.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class Draft:
     finish: FinishRecord | None = None
     charged_until_ns: int = -1
     replaced_tail: bool = False
+    is_ahead: bool = False  # the request's own meter holds what isn't durable
 
 
 class Batch:
@@ -101,6 +102,12 @@ class Batch:
         if starting:
             requests.mark_running(connection, starting)
         counters.add(connection, uncounted + self.counts)
+
+    def take_back(self) -> None:
+        """The transaction failed: the requests' meters hold again what is durable."""
+        for draft in self.drafts.values():
+            if draft.is_ahead:
+                draft.live.take_back()
 
     def write_nothing(self) -> None:
         """Work the batch out without a database: every block of it is withheld already.
@@ -179,9 +186,8 @@ class Batch:
         """Commit this much of a block if the hold covers the request with it."""
         output_tokens = draft.meter.drafting.emitted_tokens + len(body.token_ids)
         reaches = output_tokens <= self._reach.get(body.request_id, -1)
-        # The live request's own meter stays as it is until the batch is durable.
-        is_own = draft.meter is not draft.live.meter
-        meter = draft.meter if reaches and is_own else draft.meter.copy()
+        draft.is_ahead = draft.is_ahead or (reaches and draft.meter is draft.live.meter)
+        meter = draft.meter if reaches else draft.meter.copy()
         effect = meter.fold_block(body)
         cover = Cover.COVERED
         if not reaches:

@@ -133,6 +133,7 @@ class Closer:
             self._books is None
             or self._books.has_settled(live.charged_until_ns)
             or waited_ns >= self._energy_wait_ns
+            or self._books.is_silent(now_ns - self._energy_wait_ns)
         )
 
     def _end_unanswered(self, live: LiveRequest, now_ns: int) -> None:

@@ -83,6 +83,10 @@ class EnergyBooks:
         with self._writer:
             return not self._meter.available or self._windows.settled_until_ns >= until_ns
 
+    def is_silent(self, since_ns: int) -> bool:
+        """Whether the meter has been broken since then, so that nobody should wait for it."""
+        return self._meter.is_silent(since_ns)
+
     def so_far(self, meter: RequestMeter) -> EnergySummary | None:
         """The best figure for a request's energy at this moment, written or not."""
         share = self._windows.unwritten.shares.get(meter.admitted.id)
@@ -129,7 +133,7 @@ class EnergyBooks:
                     energy_writer.write(connection, unwritten, stated, provenance)
             self._windows.written()
             for live, body in stated:
-                live.meter.fold_energy(body)
+                live.fold_energy(body)
             self._add_late(unwritten)
             self._settle_late()
 
@@ -165,7 +169,7 @@ class EnergyBooks:
         with transaction(self._database) as connection:
             energy_writer.write(connection, Unwritten(), stated, provenance)
         for body in unknown:
-            live.meter.fold_energy(body)
+            live.fold_energy(body)
 
     def close(self) -> None:
         """Account for everything until now, and let go of the meter."""

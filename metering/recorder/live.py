@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from metering.bodies import Body, EnergyBody
 from metering.recorder.endings import Ending, Withheld
 from metering.request_meter import RequestMeter
 from metering.requests import AdmittedRequest
+
+KEPT_BODIES = 64  # folded since the meter was last copied, at most, or a batch more
 
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
     """One request between admission and its final state.
 
-    `meter` holds what is durable, and nothing else. Fields are changed under the recorder's
-    locks: `withheld` under that of `LiveRequests`, the others under the writer's.
+    `meter` holds what is durable and, while a batch is being written, what that batch says. Should
+    the batch fail, an older copy is folded again: few do, and copies are dear. Fields are changed
+    under the recorder's locks: `withheld` under that of `LiveRequests`, the others under the
+    writer's.
     """
 
     admitted: AdmittedRequest
@@ -34,6 +39,30 @@ class LiveRequest:
     ended_at_us: int | None = None  # event time of the terminal event, the same in every attempt
     retry_at_ns: int = -1
     retries: int = 0
+    _copy: RequestMeter = field(init=False)  # of the meter as it once was
+    _since: list[Body] = field(default_factory=list)  # what it was folded with after that
+
+    def __post_init__(self) -> None:
+        self._copy = self.meter.copy()
+
+    def keep(self, meter: RequestMeter, bodies: Sequence[Body]) -> None:
+        """These are durable, and `meter` is the request's folded with them."""
+        self.meter = meter
+        self._since += bodies
+        if len(self._since) > KEPT_BODIES:
+            self._copy = meter.copy()
+            self._since.clear()
+
+    def fold_energy(self, body: EnergyBody) -> None:
+        """This is durable: fold the meter with it."""
+        self.meter.fold_energy(body)
+        self._since.append(body)
+
+    def take_back(self) -> None:
+        """Make `meter` again what is durable."""
+        self.meter = self._copy.copy()
+        for body in self._since:
+            self.meter.fold(body)
 
 
 @dataclass(slots=True)

@@ -140,7 +140,8 @@ class Recorder:
     def cancel(self, request_id: str) -> None:
         """Commit nothing more of a request and tell the engine to stop it. Idempotent.
 
-        It ends as CANCELLED with the blocks committed before; one that isn't live is left alone.
+        It ends as CANCELLED with the blocks committed before, unless those are all of it. One that
+        isn't live is left alone.
         """
         live = self._live.get(request_id)
         if live and self._live.withhold(live, Withheld.CANCELLED, clock.monotonic_ns()):
@@ -160,8 +161,11 @@ class Recorder:
     def recover(self) -> int:
         """End every request that a crash left open, as failed by us; returns how many.
 
-        What had been committed is billed, once. An end that fails now is tried again later.
+        What had been committed is billed, once. An end that fails now is tried again later. Raises
+        RuntimeError before `attach`: without its books, none could state that energy is unknown.
         """
+        if self._books is None:
+            raise RuntimeError("a recorder recovers only after `attach`")
         with snapshot(self._database) as connection:
             orphans = [
                 (
@@ -174,13 +178,13 @@ class Recorder:
             ]
         for admitted, events, calibration in orphans:
             meter = RequestMeter(admitted, self._rule, calibration)
-            live = LiveRequest(admitted, meter, is_orphan=True)
             try:
                 for body in events:
-                    live.meter.fold(body)
+                    meter.fold(body)
             except ValueError:
                 # It must end all the same, or its hold would never be resolved.
                 log.exception("request.events_unreadable", request_id=admitted.id)
+            live = LiveRequest(admitted, meter, is_orphan=True)
             self._live.add(live)
             self._live.end(live, endings.orphaned(), clock.monotonic_ns())
             self._closer.end(live)
@@ -217,9 +221,7 @@ class Recorder:
         while True:
             batch = Batch(surroundings, steps)
             try:
-                with transaction(self._database) as connection:
-                    batch.write(connection, self._uncounted)
-                self._uncounted = Counts()
+                self._write(batch)
                 return batch
             except RequestFault as fault:
                 failures += 1
@@ -239,6 +241,15 @@ class Recorder:
                 log.exception("batch.failed")
                 return self._give_up(surroundings, steps, error)
             time.sleep(RETRY_S * 2 ** (failures - 1))
+
+    def _write(self, batch: Batch) -> None:
+        try:
+            with transaction(self._database) as connection:
+                batch.write(connection, self._uncounted)
+        except BaseException:
+            batch.take_back()
+            raise
+        self._uncounted = Counts()
 
     def _give_up(
         self, surroundings: Surroundings, steps: Sequence[StepRecord], error: Exception
@@ -268,7 +279,7 @@ class Recorder:
         to_cancel = []
         for request_id, draft in batch.drafts.items():
             live = draft.live
-            live.meter = draft.meter
+            live.keep(draft.meter, [body for body, _ in draft.blocks])
             live.is_running = live.is_running or bool(draft.blocks)
             live.charged_until_ns = max(live.charged_until_ns, draft.charged_until_ns)
             live.replaced_tail = live.replaced_tail or draft.replaced_tail
@@ -285,9 +296,12 @@ class Recorder:
     def _ending(self, draft: Draft) -> Ending:
         live, finish = draft.live, draft.finish
         assert finish is not None, "asked only of requests that finished"
-        if live.withheld is not None:
+        is_whole = finish.block_count == live.meter.blocks
+        cuts = {live.withheld, draft.withheld} - {None}
+        # A client that leaves with the last block in hand has cut nothing off.
+        if live.withheld is not None and not (cuts == {Withheld.CANCELLED} and is_whole):
             return endings.withheld(live.withheld, live.withheld_detail)
-        if finish.block_count != live.meter.blocks:
+        if not is_whole:
             log.error(
                 "request.blocks_missing",
                 request_id=finish.request_id,

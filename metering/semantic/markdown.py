@@ -119,8 +119,8 @@ class Markdown:
 
     def copy(self) -> Markdown:
         """An independent scanner in the same state."""
-        twin = Markdown(at_start=self._at_start)
-        twin._line, twin._in_item = self._line, self._in_item
+        twin = Markdown.__new__(Markdown)
+        twin._at_start, twin._line, twin._in_item = self._at_start, self._line, self._in_item
         twin._indent, twin._head, twin._head_at = self._indent, self._head, self._head_at
         twin._sentence = self._sentence.copy()
         return twin

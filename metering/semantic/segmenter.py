@@ -14,23 +14,21 @@ from metering.semantic.scanner import Scanner, width
 from metering.semantic.tiling import Tiling
 from metering.semantic.units import OPEN_BYTES_MAX, Unit
 
-_DECODER = codecs.getincrementaldecoder("utf-8")
-
 
 class Segmenter:
     """Finds the units of one output while it is written."""
 
-    __slots__ = ("_at", "_decoder", "_scanner", "_tiling")
+    __slots__ = ("_at", "_scanner", "_tail", "_tiling")
 
     def __init__(self) -> None:
-        self._decoder = _DECODER("surrogateescape")
+        self._tail = b""  # of a character that is unfinished
         self._tiling = Tiling()
         self._scanner: Scanner = Markdown(at_start=True)
         self._at = 0  # bytes handed on
 
     def feed(self, data: bytes) -> list[Unit]:
         """Take the next bytes; returns the units that closed with them."""
-        self._read(self._decoder.decode(data))
+        self._read(self._decode(data))
         return self._tiling.take()
 
     def finish(self, *, stopped: bool = False) -> list[Unit]:
@@ -39,7 +37,7 @@ class Segmenter:
         `stopped`: it ended of itself, so its last line is whole as if a newline followed.
         Otherwise it was cut there, and what isn't closed by then is a fragment.
         """
-        self._read(self._decoder.decode(b"", final=True))
+        self._read(self._decode(b"", final=True))
         self._scanner.finish(self._tiling, self._at, stopped=stopped)
         self._tiling.finish(self._at)
         return self._tiling.take()
@@ -50,18 +48,25 @@ class Segmenter:
 
     def copy(self) -> Segmenter:
         """An independent segmenter in the same state; costs as much as the open text is long."""
-        twin = Segmenter()
-        twin._decoder.setstate(self._decoder.getstate())
+        twin = Segmenter.__new__(Segmenter)
+        twin._tail, twin._at = self._tail, self._at
         twin._tiling = self._tiling.copy()
         twin._scanner = self._scanner.copy()
-        twin._at = self._at
         return twin
+
+    def _decode(self, data: bytes, *, final: bool = False) -> str:
+        """The characters that became complete."""
+        data = self._tail + data
+        text, used = codecs.utf_8_decode(data, "surrogateescape", final)
+        self._tail = data[used:]
+        return text
 
     def _read(self, text: str) -> None:
         tiling, scanner, at = self._tiling, self._scanner, self._at
+        may_be_long = at + 4 * len(text) - tiling.start >= OPEN_BYTES_MAX  # units only begin later
         for char in text:
-            if at - tiling.start >= OPEN_BYTES_MAX:
+            if may_be_long and at - tiling.start >= OPEN_BYTES_MAX:
                 tiling.limit(at)
             scanner = scanner.step(tiling, char, at)
-            at += width(char)
+            at += 1 if char < "\x80" else width(char)
         self._scanner, self._at = scanner, at

@@ -107,7 +107,7 @@ class SentenceEnd:
 
     def copy(self) -> SentenceEnd:
         """An independent follower in the same state."""
-        twin = SentenceEnd()
+        twin = SentenceEnd.__new__(SentenceEnd)
         twin._word, twin._terminator = self._word, self._terminator
         twin._after_space, twin._digit_before = self._after_space, self._digit_before
         twin._before_number, twin._after_quote = self._before_number, self._after_quote

@@ -84,9 +84,9 @@ class Tiling:
 
     def copy(self) -> Tiling:
         """An independent tiling in the same state."""
-        twin = Tiling()
+        twin = Tiling.__new__(Tiling)
         twin.start, twin.kind, twin.state = self.start, self.kind, self.state
-        twin.emitted = list(self.emitted)
+        twin.emitted = self.emitted[:]
         return twin
 
     def _emit(self, kind: str, state: UnitState, end: int) -> None:

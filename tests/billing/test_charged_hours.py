@@ -18,11 +18,12 @@ from sqlalchemy import Engine, insert, select, update
 
 from billing import charged_hours, queries
 from billing.charged_tables import charged_hours as hours_table
-from billing.charged_tables import hour_charges
+from billing.charged_tables import hour_charges, hour_spending
 from billing.invoices import checks, closing, drafting
-from billing.tables import rated_lines
+from billing.tables import rated_lines, receipts
 from metering.database import open_database, snapshot, transaction
 from metering.local_days import day_of
+from metering.tables import request_summaries
 
 START_US = at("2026-03-28 00:00")
 QUARTER_US = 15 * 60 * 10**6
@@ -105,6 +106,33 @@ def add_line(database: Engine, number: int, at_us: int, component: str, price: s
                 event_time_us=at_us,
             )
         )
+        connection.execute(
+            insert(request_summaries).values(
+                dict.fromkeys(("input_tokens", "output_tokens", "blocks", "complete_units"), 0)
+                | dict.fromkeys(("fragment_units", "accepted_tokens", "drafted_depth"), 0)
+                | {
+                    "request_id": f"req_{number}",
+                    "tenant_id": "ten_1",
+                    "status": "completed",
+                    "energy_class": "unavailable",
+                    "ended_at_us": at_us,
+                    "body": "",
+                }
+            )
+        )
+        connection.execute(
+            insert(receipts).values(
+                request_id=f"req_{number}",
+                tenant_id="ten_1",
+                document="",
+                sha256=str(number),
+                kid="k",
+                signature="",
+                total_nano=number + 1,
+                currency="USD",
+                created_at_us=at_us,
+            )
+        )
 
 
 @pytest.fixture
@@ -154,8 +182,8 @@ def test_a_count_that_is_wrong_is_found_and_made_anew(month: Month) -> None:
     checked = {each.check for each in checks.unbilled(month.database)}
     assert checked == {"charges counted by the hour = lines"}
     with transaction(month.database) as connection:
-        connection.execute(hour_charges.delete())
-        connection.execute(hours_table.delete())
+        for table in (hour_charges, hour_spending, hours_table):
+            connection.execute(table.delete())
     assert {each.check for each in checks.unbilled(month.database)} == {
         "hours with charges are known"
     }

@@ -47,7 +47,19 @@ def settler(database: Engine, tmp_path: Path) -> Settlement:
 def finish(
     connection: Connection, settler: Settlement, request_id: str, tenant: str, user: str, **fields
 ) -> None:
-    content = {"prompt": "secret", "content_salt": salt_of(request_id)}
+    content = {
+        "prompt": "secret",
+        "content_salt": salt_of(request_id),
+        "parameters": {
+            "seed": 7,
+            "temperature": 0.5,
+            "draft": True,
+            "top_logprobs": None,
+            "stop": ["secret"],
+            "json_schema": {"const": "secret"},
+            "logit_bias": {"5": 1.0},
+        },
+    }
     made = add_request(connection, request_id, tenant, end_user=user, **content)
     HoldGate().admit(connection, made, expires_at_us=FAR_US)
     final = ended(
@@ -90,6 +102,8 @@ def test_erasing_a_users_content_leaves_receipts_that_verify_and_books_that_agre
         row = request(connection, "ten_1", "req_0")
         assert row is not None
         assert (row.prompt, row.output, row.end_user) == (None, None, None)
+        numbers = {"seed": 7, "temperature": 0.5, "draft": True, "top_logprobs": None}
+        assert row.parameters == numbers
         assert replay(connection, "req_0") == []
         for kept in ("req_1", "req_2"):  # another user's, and another tenant's of that name
             other = request(connection, None, kept)
@@ -116,6 +130,18 @@ def test_nothing_of_a_tenants_content_is_left_but_of_what_still_runs(
         kinds = set(connection.scalars(select(usage_events.c.kind)))
         assert kinds == {"energy", "terminal"}
         assert complaints(connection) == []
+
+
+def test_one_choice_is_erased_with_all_choices_of_its_order(
+    database: Engine, settler: Settlement
+) -> None:
+    with transaction(database) as connection:
+        for other in ("req_0.1", "req_0.15", "req_01"):
+            finish(connection, settler, other, "ten_1", "ann")
+        assert not retention.is_erased(connection, "req_0")
+        assert retention.erase(connection, "ten_1", Chosen(request_id="req_0.1")) == 3
+        assert retention.is_erased(connection, "req_0")
+        assert not retention.is_erased(connection, "req_01")
 
 
 def test_content_is_kept_for_as_many_days_as_its_tenant_says(

@@ -277,13 +277,21 @@ TEXT = "für dich"
 def answer(signer: Signer) -> dict[str, Any]:
     document = receipt_of(summary())
     document["output"]["sha256"] = hashlib.sha256(TEXT.encode()).hexdigest()
-    counts = ("input_tokens", "output_tokens")
+    counts = ("input_tokens", "output_tokens", "cached_input_tokens", "forced_tokens")
+    measured = {
+        "complete_units": document["units"]["complete"],
+        "fragment_units": document["units"]["fragment"],
+        "information_bits": document["information_bits"],
+        "joules": document["energy"]["joules"],
+        "energy_class": document["energy"]["class"],
+    }
     return {
         "id": "req_1",
         "output": TEXT,
         "cost": document["total"],
         "currency": "USD",
-        "usage": {name: document["output"][name] for name in counts},
+        "usage": {name: document["output"][name] for name in counts} | measured,
+        "confidence": dict(document["confidence"]),
         "receipt": sign(signer, document),
     }
 
@@ -303,6 +311,10 @@ def test_an_answer_that_says_what_its_receipt_says_holds(answer: dict[str, Any])
         ({"currency": "EUR"}, "currency is 'EUR' in the answer, the receipt says 'USD'"),
         ({"usage": {"input_tokens": 1}}, "usage.input_tokens is 1 in the answer"),
         ({"usage": {"output_tokens": 9.5}}, "usage.output_tokens is 9.5 in the answer"),
+        ({"usage": {"joules": "0"}}, "usage.joules is '0' in the answer"),
+        ({"usage": {"complete_units": 99}}, "usage.complete_units is 99 in the answer"),
+        ({"confidence": {"geo_mean": "0.9999"}}, "confidence is {'geo_mean': '0.9999'} in the"),
+        ({"confidence": None}, "confidence is None in the answer"),
     ],
 )
 def test_an_answer_that_says_otherwise_is_refused_by_name(
@@ -323,13 +335,17 @@ def test_an_output_that_is_no_text_is_malformed(answer: dict[str, Any], output: 
 
 def test_what_an_answer_leaves_out_is_named_as_unchecked(answer: dict[str, Any]) -> None:
     assert compare_answer(answer | {"output": None}) == ("output",)
-    assert compare_answer({"receipt": answer["receipt"], "output": TEXT}) == (
-        "id",
-        "cost",
-        "currency",
-        "usage.input_tokens",
-        "usage.output_tokens",
-    )
+    bare = compare_answer({"receipt": answer["receipt"], "output": TEXT})
+    assert bare[:5] == ("id", "cost", "currency", "usage.input_tokens", "usage.output_tokens")
+    assert {"usage.joules", "confidence"} <= set(bare)
+
+
+def test_what_a_receipt_of_an_older_release_does_not_say_is_not_held_against_an_answer(
+    signer: Signer, answer: dict[str, Any]
+) -> None:
+    document = answer["receipt"]["receipt"]
+    del document["output"]["forced_tokens"], document["confidence"]["calibration"]
+    assert compare_answer(answer | {"receipt": sign(signer, document)}) == ()
 
 
 def test_a_receipt_nested_too_deeply_is_malformed(signer: Signer, envelope: Envelope) -> None:

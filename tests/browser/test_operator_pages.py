@@ -10,7 +10,12 @@ import pytest
 from billing_cases import unit
 from browser_chromium import Tab, open_tab
 from browser_pages import STATS, World
+from labels import CHECKSUM, MODEL, reviewed
 from playwright.sync_api import Browser, Page, expect
+
+from metering.calibration import store
+from metering.calibration.fitting import fit
+from metering.database import transaction
 
 
 @pytest.fixture
@@ -178,6 +183,47 @@ def test_the_engine_page_admits_that_no_engine_answers(
     tab.sign_in(base_url, world.house.operator)
     expect(tab.page.get_by_role("alert")).to_contain_text("does not answer")
     expect(tab.page.get_by_text("No energy on record")).to_be_visible()
+
+
+def test_calibrations_are_shown_with_what_speaks_for_them_and_their_absence_is_said(
+    world: World, base_url: str, tab: Tab
+) -> None:
+    tab.sign_in(base_url, world.house.operator)
+    page = tab.page
+    page.get_by_role("link", name="Calibrations").click()
+    expect(page.locator(".uncalibrated h2")).to_have_text("tiny: uncalibrated")
+    expect(page.locator("main")).to_contain_text("Nothing of it has been reviewed.")
+    expect(page.locator("#kinds")).to_have_count(0)
+
+    few, many = reviewed(2000, audit_ppm=60_000), reviewed(4000, audit_ppm=60_000, seed=1)
+    first = fit(MODEL, CHECKSUM, few)
+    second = fit(MODEL, CHECKSUM, [*many, *reviewed(300, kind="sentence")], revision=2)
+    for report in (first, second):
+        with transaction(world.database) as connection:
+            assert store(connection, report.calibration(), msgspec.json.encode(report))
+    page.reload()
+    expect(page.locator(".uncalibrated")).to_have_count(0)
+    expect(page.locator("#calibration-id")).to_have_text(second.id)
+    whole, sentence = second.kinds
+    assert sentence.curve is None
+    assert whole.calibrated is not None
+    rows = page.locator("#kinds tbody tr")
+    expect(rows).to_have_count(3)
+    for figure in (whole.calibrated.ece, whole.calibrated.brier, whole.calibrated.auroc):
+        expect(rows.nth(1)).to_contain_text(f"{figure:.4f}")
+    expect(rows.nth(1)).to_contain_text(f"{whole.calibrated.coverage * 100:.1f} %")
+    expect(rows.nth(2).get_by_role("cell")).to_have_text(
+        ["uncalibrated", str(sentence.labels), str(sentence.sampled), str(sentence.reason)]
+    )
+    plot = page.locator("#reliability svg")
+    expect(plot).to_be_visible()
+    dots = sum(len(each.bins) for each in (whole.raw, whole.calibrated) if each)
+    expect(plot.locator("circle")).to_have_count(dots)
+    expect(plot).to_contain_text("coverage")
+
+    page.get_by_role("link", name=first.id).click()
+    expect(page.locator("#calibration-id")).to_have_text(first.id)
+    expect(page.locator("#shown-title + p")).to_have_text("superseded")
 
 
 def test_reconciliation_finds_no_difference_and_finds_one(

@@ -161,7 +161,7 @@ def test_a_session_secret_that_is_too_short_is_refused() -> None:
 @pytest.mark.parametrize(
     ("role", "closed"),
     [
-        ("owner", ["/engine", "/reviews", "/reviews/x", "/reconciliation", "/unrated"]),
+        ("owner", ["/engine", "/reviews", "/reviews/x", "/calibrations", "/unrated"]),
         ("developer", ["/engine", "/reviews", "/reconciliation", "/unrated"]),
         ("finance", ["/engine", "/reviews", "/reconciliation", "/unrated"]),
         (
@@ -170,6 +170,7 @@ def test_a_session_secret_that_is_too_short_is_refused() -> None:
                 "/engine",
                 "/economics",
                 "/reviewers",
+                "/calibrations",
                 "/reconciliation",
                 "/unrated",
                 "/overview",

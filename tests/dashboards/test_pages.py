@@ -40,6 +40,7 @@ OPERATOR_PAGES = (
     "/reviews?state=resolved",
     "/reviews?state=lapsed",
     "/reviewers",
+    "/calibrations",
     "/reconciliation",
     "/unrated",
 )
@@ -150,6 +151,7 @@ def test_a_request_that_still_runs_has_a_page_and_no_receipt(
         ("/reviews?state=burnt", 404),
         ("/reviews?cursor=nonsense", 404),
         ("/reviews/rev_nobody", 404),
+        ("/calibrations?version=cal_none", 404),
         ("/reviews/%00", 400),
         ("/receipts/%00", 400),
         (f"/receipts/{'x' * 500}", 400),
@@ -158,7 +160,7 @@ def test_a_request_that_still_runs_has_a_page_and_no_receipt(
 def test_an_address_that_makes_no_sense_is_refused_on_a_page(
     world: World, client: TestClient[Litestar], path: str, status: int
 ) -> None:
-    operator = path.startswith(("/engine", "/reviews"))
+    operator = path.startswith(("/engine", "/reviews", "/calibrations"))
     sign_in(client, world.house.operator if operator else world.house.owner)
     answer = client.get(f"/dashboard{path}")
     assert answer.status_code == status

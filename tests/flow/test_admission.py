@@ -57,6 +57,29 @@ def test_a_repeated_idempotency_key_replays_the_first_answer(
         assert client.get("/balance").json() == balance
 
 
+def test_a_key_whose_answer_was_erased_says_so_and_charges_nothing(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    headers = {"idempotency-key": "erased"}
+    body = {**BODY, "stop": ["confidential"]}
+    with gateway.client(tenant.key) as client:
+        answer = client.post("/generate", json=body, headers=headers).raise_for_status().json()
+        balance = client.get("/balance").json()
+        gateway.home.dflash("retention", "erase", tenant.id, "--request", answer["id"])
+        for sent in (body, {**body, "prompt": "A guess."}):
+            refused = client.post("/generate", json=sent, headers=headers)
+            assert (refused.status_code, "erased" in refused.json()["detail"]) == (409, True)
+        assert client.get("/balance").json() == balance
+        audit = client.post(f"/generations/{answer['id']}/audit")
+        assert audit.status_code == 409
+        assert "can't be generated again" in audit.json()["detail"]
+        left = client.get(f"/generations/{answer['id']}").raise_for_status().json()
+    assert (left["output"], left["cost"]) == (None, answer["cost"])
+    kept = {name: part for name, part in answer["receipt"].items() if name != "content_salt"}
+    assert left["receipt"] == kept
+    assert "stop" in left["receipt"]["receipt"]["parameters"]
+
+
 def test_parallel_requests_with_one_idempotency_key_generate_once(
     gateway: Gateway, tenant: Tenant
 ) -> None:

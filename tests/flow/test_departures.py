@@ -53,6 +53,23 @@ def test_a_client_that_leaves_mid_stream_pays_for_the_committed_blocks_only(
     gateway.home.dflash("reconcile")
 
 
+def test_a_client_that_leaves_after_the_last_block_has_left_no_request_unfinished(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    """It has all that it asked for, and does not wait for the receipt."""
+    with gateway.client(tenant.key) as client:
+        for seed in range(8):
+            body = {"prompt": "Once", "max_tokens": 6, "seed": seed, "stream": True}
+            with client.stream("POST", "/generate", json=body) as response:
+                request_id, received, tokens = response.headers["request-id"], events(response), 0
+                while tokens < 6:
+                    tokens += next(received)[1]["tokens"]
+            view = wait_final(client, request_id)
+            assert (view["status"], view["finish_reason"]) == ("completed", "length")
+            assert view["usage"]["output_tokens"] == 6
+    gateway.home.dflash("reconcile")
+
+
 def test_a_client_that_leaves_a_plain_request_ends_it_too(gateway: Gateway, tenant: Tenant) -> None:
     with gateway.client(tenant.key) as client:
         with contextlib.suppress(httpx.ReadTimeout):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from example_receipts import BOARDS, example, form, nvml_stub_settings
 from gateway_process import Gateway, GatewayHome, make_tenant
-from metering_nvml import build_nvml_stub
 from sqlalchemy import select
 
 from billing.receipts import Signer, verify
@@ -20,24 +20,14 @@ from metering.energy import Calibration
 from metering.event_log import of_request
 from metering.tables import meter_windows, request_summaries
 
-BOARDS = """\
-GPU-11111111-2222-3333-4444-555555555555 energy=watts:300000:20 limit=400000
-GPU-66666666-7777-8888-9999-000000000000 energy=watts:200000:30 limit=400000
-"""
 UUIDS = [line.split()[0] for line in BOARDS.splitlines()]
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Gateway]:
     """A gateway whose engine is metered by a group of two boards, and calibrated by them."""
-    folder = build_nvml_stub(tmp_path_factory.mktemp("nvml"))
-    (folder / "scenario.txt").write_text(BOARDS)
     home = GatewayHome.create(tmp_path_factory.mktemp("measured") / "home", tiny_model)
-    home.settings |= {
-        "LD_LIBRARY_PATH": str(folder),
-        "NVML_STUB_SCENARIO": str(folder / "scenario.txt"),
-        "DFLASH_ENERGY__SOURCE": "nvml",
-        "DFLASH_ENERGY__NVML_DEVICE": "0,1",
+    home.settings = nvml_stub_settings(tmp_path_factory.mktemp("nvml")) | {
         "DFLASH_ENGINE__KV_TOKENS": "512",  # experiments are as long as there is room
     }
     home.dflash("calibrate", "energy", "--seconds", "0.1")
@@ -78,6 +68,7 @@ def test_measured_joules_are_signed_and_billed(gateway: Gateway) -> None:
     assert Decimal(line["quantity"]) <= joules
     assert Decimal(line["amount"]) > 0
     assert verified.total_nano > 0
+    assert form(envelope) == form(example("measured")["receipt"]), "make the example anew"
 
     database = open_database(home.resolved_database_url)
     try:

@@ -16,7 +16,8 @@ from api import keys, tenants
 from api.roles import Role
 from billing.credit_tables import notices
 from metering import calibration, content_hash
-from metering.calibration.fitting import Report, fit
+from metering.calibration.fitting import fit
+from metering.calibration.reports import Report
 from metering.database import open_database, snapshot, transaction
 from metering.tables import requests
 

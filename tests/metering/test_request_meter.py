@@ -273,10 +273,10 @@ def test_blocks_come_in_order() -> None:
         meter_of(block(1, "a"))
 
 
-def test_text_grows_without_the_meter_slowing_down() -> None:
-    """An open unit's score is looked up, not summed: the same work for each block."""
-    meter = meter_of(*(block(index, "word ") for index in range(300)))
-    tokens = meter._tokens
-    summary = summary_of(meter)
+def test_a_unit_that_grows_over_many_blocks_has_the_score_of_all_its_tokens() -> None:
+    summary = summary_of(
+        meter_of(*(block(index, "word ", logprobs=(-index / 1000,)) for index in range(300)))
+    )
     assert unit_tokens(summary) == [("sentence", 300)]
-    assert tokens._score(0, 300) == meter._score()
+    assert summary.confidence is not None
+    assert summary.units[0].sum_logprob == summary.confidence.sum_logprob == "-44.850000"

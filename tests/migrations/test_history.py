@@ -38,7 +38,10 @@ from billing.invoices import triggers as invoice_triggers
 from billing.payments import triggers as payment_triggers
 from metering.database import open_database, snapshot, transaction
 
-TENANT = "INSERT INTO tenants VALUES ('t', 'T', 'EUR', 'UTC', false, 'now', false, 1)"
+TENANT = (
+    "INSERT INTO tenants (id, name, currency, time_zone, review_opt_in, review_delivery, suspended,"
+    " created_at_us) VALUES ('t', 'T', 'EUR', 'UTC', false, 'now', false, 1)"
+)
 ENTRY = (
     "INSERT INTO audit_log (seq, at_us, actor, action, subject, detail)"
     " VALUES (1, 1, 'cli', 'a', 's', '{}')"

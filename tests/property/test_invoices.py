@@ -168,9 +168,9 @@ def adds_up(invoice: Any) -> None:
 
 
 def check(
-    new_url: Callable[[], str], drop: Callable[[str], None], folder: Path, count: int
+    new_url: Callable[[], str], drop: Callable[[str], None], folder: Path, examples: int
 ) -> None:
-    @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
     @given(requests, st.booleans())
     def holds(chosen: list[dict[str, Any]], voids: bool) -> None:
         url = new_url()
@@ -192,10 +192,13 @@ def test_any_order_of_events_and_closes_bills_each_month_the_same_on_sqlite(
         shutil.copyfile(sqlite_template, path)
         return f"sqlite:///{path}"
 
-    check(new_url, lambda url: Path(url.removeprefix("sqlite:///")).unlink(), tmp_path, 10)
+    def drop(url: str) -> None:
+        Path(url.removeprefix("sqlite:///")).unlink()
+
+    check(new_url, drop, tmp_path, examples=10)
 
 
 def test_any_order_of_events_and_closes_bills_each_month_the_same_on_postgresql(
     postgres_server: Any, tmp_path: Path
 ) -> None:
-    check(lambda: postgres_server.create(tables=True), postgres_server.drop, tmp_path, 4)
+    check(lambda: postgres_server.create(tables=True), postgres_server.drop, tmp_path, examples=4)

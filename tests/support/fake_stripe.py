@@ -17,7 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from fake_stripe_objects import DAY_S, Objects, Rejection, invalid
+from fake_stripe_invoices import DAY_S, Rejection, invalid
+from fake_stripe_objects import Objects
 
 
 class Drop(Exception):
@@ -68,7 +69,12 @@ class Stripe(Objects):
             except (KeyError, ValueError) as error:
                 raise invalid(f"missing or bad: {error}") from None
         parts = path.split("/")
-        done = {"finalize": self.finalize, "void": self.void, "pay": self.pay_outside}
+        done = {
+            "finalize": self.finalize,
+            "void": self.void,
+            "mark_uncollectible": self.give_up,
+            "pay": self.pay_outside,
+        }
         if path.startswith("/v1/invoices/") and parts[-1] in done:
             return done[parts[-1]](self.get(parts[3], "invoice"), params)
         raise Rejection(404, "invalid_request_error", f"Unrecognized request URL {path}")

@@ -1,4 +1,6 @@
-"""The golden month of `docs/golden-month.md`: two tenants, all components, late and given back."""
+"""The golden month of `docs/golden-month.md`: two tenants, all components,
+late events, and what is given back and given up.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from invoice_world import Month, at
 from sqlalchemy import Engine, select, update
 
 from billing import review
-from billing.invoices import closing
+from billing.invoices import closing, issuing
 from billing.tables import review_items
 from metering.database import transaction
 from metering.tables import tenants
@@ -28,7 +30,7 @@ TERMS = tariff(
     energy={"per_million": {"estimated": "100"}, "cap_joules_per_token": "20"},
     information={"per_million": "2", "cap_bits_per_token": "8"},
     blocks={"per_million": "50"},
-    request={"fee": "0.001", "minimum": "0.002"},
+    request={"fee": "0.001", "minimum": "0.002", "maximum": "2"},
     period={
         "base": {"model": "flat", "amount": "5"},
         "free": {"model": "allowance", "component": "output", "free": "10000"},
@@ -68,6 +70,14 @@ def bill(month: Month) -> None:
     closing.correct(month.database, "2026-10", "ten_york")
     month.now_us = at("2026-12-04 00:00")
     month.close("2026-11", "ten_berlin")
+    give_up(month, "INV-000002", paid_minor=500)
+
+
+def give_up(month: Month, number: str, *, paid_minor: int) -> None:
+    """A part of an invoice comes by transfer, and nobody pays the rest."""
+    with transaction(month.database) as connection:
+        issuing.pay(connection, number, paid_minor, method=issuing.MANUAL, cause_id="transfer-1")
+        issuing.give_up(connection, number)
 
 
 def october(month: Month) -> None:
@@ -91,6 +101,16 @@ def october(month: Month) -> None:
     small = {"tokens": 10, "input_tokens": 100, **BARE}
     month.serve("req_b2", "ten_berlin", ended_us=at("2026-10-31 23:30", BERLIN), **small)
     month.serve("req_b3", "ten_berlin", ended_us=at("2026-11-01 00:30", BERLIN), **small)
+    when = at("2026-10-12 12:00", NEW_YORK)
+    charged = month.serve(
+        "req_y0",
+        "ten_york",
+        ended_us=when,
+        tokens=1000,
+        input_tokens=500,
+        **{**BARE, "energy": energy("estimated", 40_000 * 10**6)},
+    )
+    month.on_account("req_y0", "ten_york", charged, at_us=when)
     last = at("2026-11-01 00:00", NEW_YORK) - 1
     charged = month.serve(
         "req_y1",

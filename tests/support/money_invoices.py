@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 
 from billing import charged_hours, periods
 from billing.errors import InvoiceConflict
-from billing.invoices import closing, credit_notes, issuing
+from billing.invoices import books, closing, credit_notes, issuing
 from billing.invoices.parties import Issuer
 from billing.invoices.queries import Invoice, invoice
 from billing.invoices.tables import invoices
@@ -30,6 +30,7 @@ class Invoicing(World):
         super().__init__()
         self.closed: set[str] = set()
         self.final: dict[str, Invoice] = {}
+        self.taken: set[tuple[str, str]] = set()
 
     @rule(renews=st.booleans())
     def close_a_month(self, renews: bool) -> None:
@@ -92,11 +93,21 @@ class Invoicing(World):
     @rule(data=st.data(), amount=amounts, cause=st.sampled_from("cd"), crashes=sometimes)
     def take_back(self, data: st.DataObject, amount: int, cause: str, crashes: bool) -> None:
         invoice_id = data.draw(st.sampled_from(sorted(self.final)))
-        with suppress(InvoiceConflict), self.committing(crashes) as connection:
+        with self.committing(crashes) as connection:
             lost = {"method": "stripe", "cause_id": cause}
-            amount = min(amount, issuing.paid_minor(connection, invoice_id))
             issuing.take_back(connection, invoice_id, amount, **lost)
             assert issuing.take_back(connection, invoice_id, amount, **lost) is False
+            self.taken.add((invoice_id, cause))
+
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data(), crashes=sometimes)
+    def restore(self, data: st.DataObject, crashes: bool) -> None:
+        invoice_id, cause = data.draw(st.sampled_from(sorted(self.taken)))
+        with self.committing(crashes) as connection:
+            back = {"taken": cause, "method": "stripe", "cause_id": f"{cause}/won"}
+            if books.is_booked(connection, f"payment/{invoice_id}/{cause}"):  # or it crashed
+                issuing.restore(connection, invoice_id, **back)
+                assert issuing.restore(connection, invoice_id, **back) is False
 
     @precondition(lambda self: self.final)
     @rule(data=st.data(), amount=amounts, reference=st.sampled_from("ef"), crashes=sometimes)

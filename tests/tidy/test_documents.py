@@ -107,12 +107,3 @@ def test_the_index_of_the_docs_names_every_page() -> None:
         if path.parts[0] == "docs" and path != Path("docs/README.md")
     }
     assert pages == set(links(Path("docs/README.md"))) - {"../README.md"}
-
-
-def test_every_test_that_holds_a_public_failure_exists() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text(Path("docs/public-failures.md")))
-    assert len(named) > 20
-    missing = [
-        f"{path}::{name}" for path, name in named if name and f"def {name}(" not in text(Path(path))
-    ]
-    assert missing == []

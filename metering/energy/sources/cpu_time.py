@@ -13,7 +13,6 @@ from metering.energy.sources.process_clock import ProcessClock
 from metering.events import EnergyClass
 
 UNCERTAINTY_PCT = 40
-IDENTITY_CHECK_NS = 1_000_000_000
 
 
 class CpuTimeEstimate:
@@ -28,7 +27,7 @@ class CpuTimeEstimate:
         self._cpu = ProcessClock(pid)
         self._idle_uw = round(idle_w * 1e6)
         self._dynamic_uw = round(dynamic_w * 1e6)
-        self._origin_ns = self._checked_ns = clock.monotonic_ns()
+        self._origin_ns = clock.monotonic_ns()
         self.provenance = Provenance(
             energy_class=EnergyClass.ESTIMATED,
             source="cpu_time",
@@ -40,9 +39,6 @@ class CpuTimeEstimate:
     def read(self) -> Reading:
         """Estimate the energy up to now; raises SourceUnavailable once the process is gone."""
         now_ns = clock.monotonic_ns()
-        if now_ns - self._checked_ns >= IDENTITY_CHECK_NS:
-            self._cpu.check_identity()
-            self._checked_ns = now_ns
         wall_ns = now_ns - self._origin_ns
         energy_uj = (self._idle_uw * wall_ns + self._dynamic_uw * self._cpu.read_ns()) // 10**9
         return Reading(now_ns, energy_uj, 0)

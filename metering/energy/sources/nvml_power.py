@@ -24,6 +24,9 @@ from metering.events import EnergyClass
 # On recent boards the sensor itself looks only a quarter of the time (arXiv 2312.02741).
 UNCERTAINTY_PCT = 15
 GPU_TIME_UNCERTAINTY_PCT = 60
+OVER_LIMIT_PCT = (
+    125  # of the highest limit that can be set: no board draws more, as sensors have said
+)
 GAP_NS_MAX = 3_000_000_000  # what was drawn in a longer gap between two readings isn't known
 
 PowerMw = Callable[[Any], int]
@@ -73,6 +76,8 @@ class NvmlPowerIntegral(_PowerIntegral):
         opened = Board(board)
         try:
             scope, power_mw = _first_that_answers(opened)
+            if scope == "gpu_board":
+                power_mw = _within_limit(power_mw, opened.power_max_w)
         except BaseException:
             opened.close()
             raise
@@ -129,6 +134,21 @@ def _first_that_answers(board: Board) -> tuple[str, PowerMw]:
         else:
             return scope, power_mw
     raise SourceUnavailable(f"no power of the GPU or its module is told: {refused}")
+
+
+def _within_limit(power_mw: PowerMw, limit_w: float | None) -> PowerMw:
+    """The power, unless it is more than the board can draw: then it has not been told."""
+    if limit_w is None:
+        return power_mw
+    most_mw = round(limit_w * 10 * OVER_LIMIT_PCT)
+
+    def believed_mw(handle: Any) -> int:
+        said_mw = power_mw(handle)
+        if said_mw > most_mw:
+            raise SourceUnavailable(f"a power of {said_mw} mW is beyond the board's limit")
+        return said_mw
+
+    return believed_mw
 
 
 def _instant(scope: int) -> PowerMw:

@@ -6,8 +6,10 @@ import time
 
 import psutil
 
+from metering import clock
 from metering.errors import SourceUnavailable
 
+IDENTITY_CHECK_NS = 1_000_000_000  # between two looks at whose pid it is
 _CPUCLOCK_SCHED = 2  # Linux: clock id of a process's CPU time is (~pid << 3) | 2
 
 
@@ -24,11 +26,16 @@ class ProcessClock:
             self._process = psutil.Process(pid)
             self._created = self._process.create_time()
             self._precise = self._has_clock()
+            self._checked_ns = clock.monotonic_ns()
         except psutil.Error as error:
             raise SourceUnavailable(f"process {pid} cannot be observed: {error}") from error
 
     def read_ns(self) -> int:
         """CPU time since the process began; raises SourceUnavailable once it is gone."""
+        now_ns = clock.monotonic_ns()
+        if now_ns - self._checked_ns >= IDENTITY_CHECK_NS:
+            self._check_identity()
+            self._checked_ns = now_ns
         try:
             if self._precise:
                 return time.clock_gettime_ns((~self.pid << 3) | _CPUCLOCK_SCHED)
@@ -37,7 +44,7 @@ class ProcessClock:
             raise SourceUnavailable(f"process {self.pid} is gone: {error}") from error
         return round((times.user + times.system) * 1e9)
 
-    def check_identity(self) -> None:
+    def _check_identity(self) -> None:
         """Raise SourceUnavailable when the pid has come to mean another process."""
         try:
             same = psutil.Process(self.pid).create_time() == self._created

@@ -53,10 +53,9 @@ def test_an_owner_changes_its_own_tenant_and_sees_no_other(
 ) -> None:
     other = make_house(sqlite_database, "Umbrella")
     owner = bearer(house.owner)
-    changed = client.patch(
-        f"/admin/tenants/{house.tenant_id}", headers=owner, json={"review_opt_in": True}
-    )
-    assert changed.json()["review_opt_in"] is True
+    agreed = {"review_opt_in": True, "review_redaction": False}
+    changed = client.patch(f"/admin/tenants/{house.tenant_id}", headers=owner, json=agreed).json()
+    assert {name: changed[name] for name in agreed} == agreed
     for answer in (
         client.patch(f"/admin/tenants/{other.tenant_id}", headers=owner, json={"name": "mine"}),
         client.get(f"/admin/tenants/{other.tenant_id}", headers=owner),

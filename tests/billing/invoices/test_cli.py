@@ -89,8 +89,8 @@ def test_a_series_that_is_none_or_the_credit_notes_is_refused(run: Any, series: 
     run("issuer", "--series", series, fails=True)
 
 
-def test_the_benchmark_measures_a_close_and_the_wait_of_a_writer_beside_it() -> None:
+def test_the_benchmark_measures_a_close_and_admissions_beside_it() -> None:
     measured = measure(requests=300, tenants=3, lines=2)
     assert measured["rated_lines"] == 600
     assert measured["close_to_read_ratio"] > 0
-    assert measured["writer_waits"] >= 0
+    assert measured["admissions"] >= 0

@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from billing_world import books_balance
+from billing_world import balances, books_balance
 from golden_month import bill, golden_month
 from invoice_world import Month
 from sqlalchemy import Engine
@@ -24,6 +24,7 @@ INVOICE = re.compile(r"^### (INV-\d+) .*?$(.*?)(?=^#|\Z)", re.MULTILINE | re.DOT
 LINE = re.compile(
     r"^\| ([\d-]+) \| (\w[\w-]*) \| (.*?) \| (\S+) \| (\S+) \| (\S+) \|$", re.MULTILINE
 )
+BOOKS = re.compile(r"^\| ([a-z_]+) \| (-?[\d.]+) \| (-?[\d.]+) \| (-?[\d.]+) \|$", re.MULTILINE)
 SUM = re.compile(r"^- (subtotal|tax|total|from credit|to pay|rounding): (\S+)$", re.MULTILINE)
 
 
@@ -40,8 +41,13 @@ def test_the_golden_month_is_billed_as_computed_by_hand(golden: Month) -> None:
         invoice = golden.invoice(number)
         assert lines_of(invoice) == LINE.findall(section), number
         assert sums_of(invoice) == dict(SUM.findall(section)), number
+    books = BOOKS.findall(PAGE.read_text(encoding="utf-8"))
+    owners = ("ten_berlin", "ten_york", None)
     with snapshot(golden.database) as connection:
         books_balance(connection)
+        for place, owner in enumerate(owners, start=1):
+            found = {kind: plain(nano) for kind, nano in balances(connection, owner).items()}
+            assert found == {row[0]: row[place] for row in books if row[place] != "0"}, owner
 
 
 def lines_of(invoice: Invoice) -> list[tuple[str, ...]]:

@@ -203,13 +203,8 @@ def test_a_surplus_that_was_spent_before_it_was_taken_back_is_lost_until_it_come
     assert books["write_off"] < 0
 
     with transaction(month.database) as connection:
-        issuing.pay(
-            connection,
-            owed.row.id,
-            200_119,
-            method="stripe",
-            cause_id="dispute/won",
-            restores="dispute",
+        issuing.restore(
+            connection, owed.row.id, taken="dispute", method="stripe", cause_id="dispute/won"
         )
     assert found(month) == before
 

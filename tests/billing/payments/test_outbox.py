@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select, update
 from stripe_process import StripeProcess
 
 from billing.invoices import closing, issuing
-from billing.payments import collection, outbox
+from billing.payments import collection, outbox, refusals
 from billing.payments.provider import Refused
 from billing.payments.tables import payment_outbox
 from metering.database import snapshot, transaction
@@ -141,8 +141,8 @@ def test_what_stripe_refuses_waits_for_a_person_and_goes_out_again_under_another
         seq = connection.execute(
             select(payment_outbox.c.seq).where(payment_outbox.c.action == "item")
         ).scalar_one()
-        assert outbox.retry(connection, seq) is True
-        assert outbox.retry(connection, seq) is False
+        assert refusals.retry(connection, seq) is True
+        assert refusals.retry(connection, seq) is False
 
 
 def test_queueing_the_same_again_queues_nothing(month: Month, stripe: StripeProcess) -> None:
@@ -158,7 +158,7 @@ def test_a_voided_invoice_is_voided_there_too(month: Month, stripe: StripeProces
     invoice_id = issue(month, stripe)
     with transaction(month.database) as connection:
         issuing.void(connection, invoice_id)
-        collection.withdraw(connection, invoice_id)
+        collection.tell(connection, invoice_id)
     push_all(month, stripe)
     assert stripe.one("invoice")["status"] == "void"
 

@@ -1,4 +1,4 @@
-"""Credit notes, and payments that came another way: Stripe is told once, in order, and agrees."""
+"""What became of an invoice here, not at Stripe: Stripe is told once, in order, and agrees."""
 
 from __future__ import annotations
 
@@ -24,13 +24,20 @@ def credit(month: Month, invoice_id: str, minor: int, reference: str = "r") -> N
     """As the route and the command do."""
     with transaction(month.database) as connection:
         credit_notes.credit(connection, invoice_id, minor, reason="ours", reference=reference)
-        collection.tell_settled(connection, invoice_id)
+        collection.tell(connection, invoice_id)
 
 
 def pay(month: Month, invoice_id: str, minor: int, cause: str = "wire") -> None:
     with transaction(month.database) as connection:
         issuing.pay(connection, invoice_id, minor, method=issuing.MANUAL, cause_id=cause)
-        collection.tell_settled(connection, invoice_id)
+        collection.tell(connection, invoice_id)
+
+
+def give_up(month: Month, invoice_id: str) -> bool:
+    with transaction(month.database) as connection:
+        changed = issuing.give_up(connection, invoice_id)
+        collection.tell(connection, invoice_id)
+    return changed
 
 
 def push(month: Month, stripe: StripeProcess) -> None:
@@ -107,6 +114,46 @@ def test_a_credit_note_after_the_payment_is_credit_outside_of_stripe(
     found = stripe.one("credit_note")
     assert (found["amount"], found["out_of_band_amount"]) == (150, 150)
     agrees(month, stripe)
+
+
+@pytest.mark.parametrize("by", ["stripe", "transfer", "nobody"])
+def test_an_invoice_given_up_is_given_up_there_and_may_still_be_paid(
+    month: Month, stripe: StripeProcess, by: str
+) -> None:
+    ours, theirs = pushed(month, stripe)
+    pay(month, ours, 100)
+    stripe.act("fail_payment", invoice=theirs)
+    assert give_up(month, ours)
+    assert not give_up(month, ours)
+    push(month, stripe)
+    assert stripe.one("invoice")["status"] == "uncollectible"
+    agrees(month, stripe)  # its echo, too
+    assert month.invoice(ours).row.state == "uncollectible"
+    with snapshot(month.database) as connection:
+        assert balances(connection)["write_off"] == -(DUE - 100) * 10**7
+        found = collection.account(connection, "ten_1")
+        assert found is not None
+        assert found.past_due_since_us is None
+    if by == "stripe":
+        stripe.act("pay", invoice=theirs)
+    elif by == "transfer":
+        pay(month, ours, DUE - 100, "wire-2")
+        push(month, stripe)
+    agrees(month, stripe)
+    state = "uncollectible" if by == "nobody" else "paid"
+    assert (month.invoice(ours).row.state, stripe.one("invoice")["status"]) == (state, state)
+    with snapshot(month.database) as connection:
+        assert ("write_off" in balances(connection)) is (by == "nobody")
+
+
+def test_what_is_marked_uncollectible_there_is_given_up_here_and_not_told_back(
+    month: Month, stripe: StripeProcess
+) -> None:
+    ours, theirs = pushed(month, stripe)
+    stripe.provider.do("give_up", ours, {"invoice": theirs}, "by hand")
+    agrees(month, stripe)
+    assert month.invoice(ours).row.state == "uncollectible"
+    assert outbox.push(month.database, stripe.provider) == 0
 
 
 @pytest.mark.parametrize("fault", FAULTS)

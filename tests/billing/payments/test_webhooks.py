@@ -203,6 +203,52 @@ def test_a_lost_dispute_opens_the_invoice_again(month: Month, stripe: StripeProc
     assert ledger(month)["receivable"] == -4 * 10**9
 
 
+@pytest.mark.parametrize("what", ["top-up", "invoice"])
+def test_an_inquiry_takes_nothing_until_it_becomes_a_dispute(
+    month: Month, stripe: StripeProcess, what: str
+) -> None:
+    """Stripe keeps one object for both, so that its id is the same."""
+    invoice_id, theirs = pushed(month, stripe)
+    intent = stripe.act("pay", invoice=theirs)
+    if what == "top-up":
+        _, intent = bought(month, stripe)
+    deliver(month, stripe)
+    before = ledger(month)
+    dispute = stripe.act("dispute", intent=intent)
+    for status in ("warning_needs_response", "warning_under_review", "warning_closed", "prevented"):
+        stripe.act("end_dispute", dispute=dispute, status=status)
+        deliver(month, stripe)
+        assert ledger(month) == before
+    for status in ("needs_response", "lost"):
+        stripe.act("end_dispute", dispute=dispute, status=status)
+        deliver(month, stripe)
+    taken = {"top-up": ("tenant_credit", 20), "invoice": ("receivable", 4)}
+    account, amount = taken[what]
+    assert ledger(month)[account] == before.get(account, 0) - amount * 10**9
+    assert month.invoice(invoice_id).row.state == ("paid" if what == "top-up" else "final")
+
+
+@pytest.mark.parametrize("ends", ["won", "lost"])
+def test_what_was_refunded_and_is_disputed_too_is_lost_until_that_is_won(
+    month: Month, stripe: StripeProcess, ends: str
+) -> None:
+    """Stripe takes the money twice, and the customer owes it once."""
+    invoice_id, theirs = pushed(month, stripe)
+    intent = stripe.act("pay", invoice=theirs)
+    stripe.act("refund", payment_intent=intent, amount=300)
+    deliver(month, stripe)
+    before = ledger(month)
+    dispute = stripe.act("dispute", intent=intent)
+    deliver(month, stripe)
+    books = ledger(month)
+    assert (books["receivable"], books["write_off"]) == (-4 * 10**9, -3 * 10**9)
+    assert month.invoice(invoice_id).remaining_minor == 400
+    stripe.act("end_dispute", dispute=dispute, status=ends)
+    deliver(month, stripe)
+    deliver(month, stripe)
+    assert ledger(month) == (before if ends == "won" else books)
+
+
 def test_what_was_paid_for_a_void_invoice_is_kept_as_credit(
     month: Month, stripe: StripeProcess
 ) -> None:

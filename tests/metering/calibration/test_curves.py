@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from decimal import ROUND_HALF_EVEN, Decimal
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from metering.calibration import Curve
@@ -17,6 +17,7 @@ def curves(draw: st.DrawFn) -> Curve:
 
 
 @given(curves(), st.integers(0, ONE), st.integers(0, ONE))
+@example(Curve((0, 2), (1, 2)), 1, 0)  # 1.5 ten-thousandths: the value is rounded, not the rise
 def test_a_curve_rises_stays_within_its_knots_and_rounds_half_to_even(
     curve: Curve, one: int, other: int
 ) -> None:

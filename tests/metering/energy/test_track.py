@@ -52,6 +52,14 @@ def test_a_rise_that_no_board_can_draw_begins_another_epoch() -> None:
     assert known(track) == [(50, 100, 4000), (200, 250, 4000)]
 
 
+def test_a_counter_of_a_board_without_a_limit_does_not_leap_out_of_64_bits() -> None:
+    """All ones is what a broken counter says; a window of it could not be stored, nor any after."""
+    track = Track(ScriptedSource(at_will=False))
+    assert take(track, (0, 0), (50, 50_000), (100, 2**64 - 1)) == ["energy.impossible_jump"]
+    assert take(track, (150, 60_000), (200, 110_000), (250, 160_000)) == ["energy.counter_reset"]
+    assert known(track) == [(200, 250, 50_000)]
+
+
 def test_a_rise_after_a_long_silence_is_judged_by_its_length() -> None:
     track = counter()
     assert take(track, (0, 0), (50, 4000), (10_000, 900_000)) == []

@@ -22,6 +22,7 @@ from metering import clock, event_log
 from metering.bodies import EnergyBody
 from metering.database import snapshot
 from metering.energy.protocols import Reading
+from metering.energy.track import STUCK_NS
 from metering.events import EnergyClass
 from metering.recorder import energy_books
 from metering.tables import meter_windows
@@ -162,6 +163,27 @@ def test_late_energy_is_told_with_what_had_settled_before_or_not_at_all(
             source.reading = Reading(at_ns, own_uj, 0)
             meter.sample()
     assert {name: late.energy_uj for name, late in rig.settlements.late.items()} == {"req_1": 20}
+
+
+@pytest.mark.parametrize("fault", ["stuck", "lost"])
+def test_nobody_waits_for_a_meter_that_is_broken(sqlite_database: Engine, fault: str) -> None:
+    source = ScriptedSource(at_will=False)
+    meter = scripted_meter(source)
+    with recorder_rig(sqlite_database, meter=meter, energy_wait_s=60) as rig:
+        rig.track("req_1")
+        for at_ns, total_uj in ((10, 10), (20, 20), (30, 20), (STUCK_NS + 99, 20)):
+            source.reading = Reading(at_ns, total_uj, 0)
+            meter.sample()
+        if fault == "lost":
+            source.reading = Reading(STUCK_NS + 100, 30, 0)  # it counts again, and is lost then
+            meter.sample()
+            source.reading = None
+            meter.sample()
+        rig.recorder.on_steps([step(0, block(0, "a"), finishes=[finish()])])
+        if fault == "lost":
+            assert rig.recorder.live_ids == ("req_1",), "it may be back at once"
+            meter._tracks[0].lost_since_ns -= 60 * 10**9
+        assert rig.sink.wait_for("req_1").energy.energy_uj is None
 
 
 def test_work_after_a_cancellation_is_overhead(sqlite_database: Engine) -> None:

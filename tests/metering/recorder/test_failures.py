@@ -7,16 +7,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from metering_cases import Rig, block, finish, recorder_rig, step
+from metering_cases import (
+    Rig,
+    WattSource,
+    admitted_request,
+    block,
+    finish,
+    recorder_rig,
+    scripted_meter,
+    step,
+)
 from sqlalchemy import Connection, Engine, event, func, select, text
 from sqlalchemy.exc import OperationalError
 
 from engine.records import FinishReason
-from metering import clock
+from metering import clock, event_log
 from metering.database import snapshot
 from metering.events import EndedBy, RequestStatus, RequestSummary
 from metering.recorder import batch as batches
-from metering.recorder import closer, recorder
+from metering.recorder import closer, energy_books, recorder
+from metering.recorder.live import KEPT_BODIES
+from metering.request_meter import summary_of
+from metering.review_rule import ReviewRule
 from metering.tables import engine_counters, usage_events
 
 
@@ -77,6 +89,33 @@ def test_a_transaction_that_fails_is_worked_out_again(rig_on_each: Rig) -> None:
     assert counters(rig) == (2, 2, 2, 0)
     rig.recorder.on_steps([step(2, finishes=[finish(blocks=2)])])
     assert len(rig.sink.wait_for("req_1").units) == 2
+
+
+def test_batches_that_fail_again_and_again_leave_the_summary_that_the_log_gives(
+    sqlite_database: Engine, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A meter runs ahead of the database and is taken back, with energy stated in between."""
+    monkeypatch.setattr(energy_books, "WRITE_NS", 0)
+    with recorder_rig(sqlite_database, meter=scripted_meter(WattSource())) as rig:
+        rig.track("req_1")
+        rig.gate.reaches["req_1"] = 10**6
+        start_ns = clock.monotonic_ns()
+        for index in range(3 * KEPT_BODIES):
+            end_ns = clock.monotonic_ns()
+            words = ("# One\n", "Two. \xe9", "```json\n[1,", "2]\n```\n")
+            each = block(index, words[index % 4], accepted=1, drafted=2, logprob=-index / 1000)
+            with failing_inserts(rig.database, "usage_events", index % 2):
+                rig.recorder.on_steps([step(index, each, start_ns=start_ns, end_ns=end_ns)])
+            start_ns = end_ns
+            rig.recorder._closer.wake()
+        rig.recorder.on_steps([step(index + 1, finishes=[finish(blocks=index + 1)])])
+        summary = rig.sink.wait_for("req_1")
+    with snapshot(sqlite_database) as connection:
+        stated = event_log.of_request(connection, "req_1")
+    assert summary_of(admitted_request(), ReviewRule(0.0), stated, summary.ended_at_us) == summary
+    assert summary.energy.energy_uj is not None
+    assert len(stated) > summary.blocks + 2, "energy was stated while it ran"
+    assert rig.gate.seen == []
 
 
 def test_what_cannot_be_stored_fails_its_requests_and_is_never_shown(rig_on_each: Rig) -> None:
@@ -235,7 +274,7 @@ def test_a_canceller_that_fails_does_not_stop_the_recorder(
     assert rig.sink.text() == "a"
 
 
-def test_steps_before_an_engine_is_attached_are_an_error(database: Engine) -> None:
+def test_steps_and_a_recovery_before_an_engine_is_attached_are_an_error(database: Engine) -> None:
     unattached = recorder.Recorder(
         database,
         settler=None,  # type: ignore[arg-type]
@@ -244,6 +283,8 @@ def test_steps_before_an_engine_is_attached_are_an_error(database: Engine) -> No
     )
     with pytest.raises(RuntimeError, match="attach"):
         unattached.on_steps([step(0)])
+    with pytest.raises(RuntimeError, match="attach"):
+        unattached.recover()
 
 
 def test_the_end_keeps_its_time_through_every_attempt(

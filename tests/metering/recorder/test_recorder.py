@@ -141,6 +141,27 @@ def test_a_cancelled_request_pays_for_the_blocks_committed_before(rig: Rig) -> N
     assert counters(rig) == {"steps": 3, "blocks": 2, "tokens": 3, "withheld_tokens": 2}
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_who_leaves_with_the_last_block_in_hand_has_completed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    """Its departure is heard of before the end is, which comes with the block or after it."""
+    deliver = rig.sink.deliver
+
+    def leave(request_id: str, blocks: Sequence[CommittedBlock]) -> None:
+        deliver(request_id, blocks)
+        rig.recorder.cancel(request_id)
+
+    monkeypatch.setattr(rig.sink, "deliver", leave)
+    rig.track("req_1")
+    end = [finish(reason=FinishReason.LENGTH, blocks=1)]
+    rig.recorder.on_steps([step(0, block(0, "all"), finishes=end if at_once else [])])
+    rig.recorder.on_steps([step(1, finishes=[] if at_once else end)])
+    summary = rig.sink.wait_for("req_1")
+    assert (summary.status, summary.finish_reason) == (RequestStatus.COMPLETED, "length")
+    assert summary.output_tokens == 1
+
+
 def test_a_cancellation_after_the_end_changes_nothing(rig: Rig) -> None:
     rig.track("req_1")
     rig.recorder.on_steps([step(0, block(0, "x", ""), finishes=[finish()])])

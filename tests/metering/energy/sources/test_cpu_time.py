@@ -6,13 +6,14 @@ import itertools
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
 from metering import clock
-from metering.energy.sources import CpuTimeEstimate
-from metering.energy.sources import cpu_time as cpu_time_module
+from metering.energy.sources import CpuTimeEstimate, RaplPowercap
+from metering.energy.sources import process_clock as process_clock_module
 from metering.energy.sources.process_clock import ProcessClock
 from metering.errors import SourceUnavailable
 from metering.events import EnergyClass
@@ -50,7 +51,7 @@ def test_the_clock_falls_back_to_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_process_that_is_gone_is_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_time_module, "IDENTITY_CHECK_NS", 0)
+    monkeypatch.setattr(process_clock_module, "IDENTITY_CHECK_NS", 0)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     source = CpuTimeEstimate(child.pid, 1.0, 1.0)
     source.read()
@@ -61,8 +62,18 @@ def test_a_process_that_is_gone_is_no_source(monkeypatch: pytest.MonkeyPatch) ->
         CpuTimeEstimate(child.pid, 1.0, 1.0)
 
 
-def test_a_pid_taken_over_by_another_process_is_no_source() -> None:
-    process_clock = ProcessClock(os.getpid())
-    process_clock._created -= 1000
-    with pytest.raises(SourceUnavailable, match="another process"):
-        process_clock.check_identity()
+def test_a_pid_taken_over_by_another_process_is_no_source(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nor does the CPU time of another process divide what the packages' counters say."""
+    zone = tmp_path / "intel-rapl:0"
+    zone.mkdir()
+    for name, said in {"name": "package-0", "max_energy_range_uj": 9, "energy_uj": 5}.items():
+        (zone / name).write_text(f"{said}\n")
+    sources = (CpuTimeEstimate(os.getpid(), 1.0, 1.0), RaplPowercap(tmp_path, os.getpid()))
+    monkeypatch.setattr(process_clock_module, "IDENTITY_CHECK_NS", 0)
+    for source in sources:
+        source.read()
+        source._cpu._created -= 1000
+        with pytest.raises(SourceUnavailable, match="another process"):
+            source.read()

@@ -127,6 +127,15 @@ def test_power_is_of_the_narrowest_scope_that_is_told(stub: Path, tells: str, sc
     assert said == ["measured", "nvml_power_integral", scope, "GPU-a"]
 
 
+def test_a_power_that_no_board_draws_is_not_added_up(stub: Path) -> None:
+    said = read(stub, ["GPU-a power=4294967 limit=400000"], "NvmlPowerIntegral('0')", count=1)
+    assert said[1:] == ["a power of 4294967 mW is beyond the board's limit"]
+    [_, module] = read(
+        stub, ["GPU-a module_mw=600000 limit=400000"], "NvmlPowerIntegral('0')", count=1
+    )
+    assert module[1:] == [0, 0], "a module holds more than its board"
+
+
 def test_a_counter_gives_its_power_and_its_period(stub: Path) -> None:
     said = meter(stub, "GPU-a energy=watts:250000:40")
     assert [said["class"], said["source"], said["scope"]] == A_COUNTER[:3]
