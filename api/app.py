@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from litestar import Litestar
+from litestar import Litestar, get
 from litestar.datastructures import State
 from litestar.di import Provide
-from litestar.openapi import OpenAPIConfig
-from litestar.openapi.plugins import ScalarRenderPlugin
+from litestar.response import Redirect
 from sqlalchemy import Engine as Database
 
 from api import audit, keys, projects
@@ -28,6 +27,7 @@ from api.invoices.routes import invoice_desk_router, invoices_router
 from api.metrics import metrics
 from api.payments.cashier import Cashier
 from api.payments.routes import payment_desk_router, stripe_webhook, top_ups_router
+from api.query_parameters import refuse_unknown
 from api.reference import problems_router
 from api.replicas import Replicas
 from api.review.routes import review_router
@@ -36,8 +36,16 @@ from api.settings import Settings
 from api.usage.routes import usage_router
 from api.webhooks.routes import webhooks_router
 from billing.signing import Signer
+from dashboards.api_reference import described
 from dashboards.pages import dashboard_router
+from dashboards.rendering import PREFIX
 from metering.energy import Grid
+
+
+@get("/", include_in_schema=False, sync_to_thread=False)
+def first_page() -> Redirect:
+    """Whoever follows the bare address with a browser is shown the pages."""
+    return Redirect(PREFIX)
 
 
 def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
@@ -89,6 +97,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
 
     return Litestar(
         route_handlers=[
+            first_page,
             routes.generate,
             routes.generation,
             routes.audit_generation,
@@ -138,14 +147,10 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             "webhooks_allow_private": Provide(provide_webhooks_allow_private, sync_to_thread=False),
             "principal": Provide(provide_principal, sync_to_thread=True),
         },
+        before_request=refuse_unknown,
         exception_handlers=exception_handlers,
         lifespan=[lifespan],
         request_max_body_size=settings.body_bytes_max,
         logging_config=None,  # `api.logs` has configured it
-        openapi_config=OpenAPIConfig(
-            title="DFlash Gateway",
-            version="1",
-            path="/docs",
-            render_plugins=[ScalarRenderPlugin()],
-        ),
+        openapi_config=described("DFlash Gateway", "1"),
     )

@@ -9,9 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from threading import Lock
+from typing import TypeAlias
 
+from api.errors import NotSettled
 from metering.events import RequestSummary
 from metering.protocols import CommittedBlock
+
+Item: TypeAlias = CommittedBlock | RequestSummary | NotSettled
 
 
 class Stream:
@@ -26,35 +30,44 @@ class Stream:
         self.shows_blocks = shows_blocks
         self._loop = loop
         self._choices = choices
-        self._queue: asyncio.Queue[CommittedBlock | RequestSummary] = asyncio.Queue()
+        self._queue: asyncio.Queue[Item] = asyncio.Queue()
 
-    def put(self, items: Sequence[CommittedBlock | RequestSummary]) -> None:
+    def put(self, items: Sequence[Item]) -> None:
         """Append from any thread; a loop that has closed meanwhile has no reader left."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._append, items)
 
-    def _append(self, items: Sequence[CommittedBlock | RequestSummary]) -> None:
+    def _append(self, items: Sequence[Item]) -> None:
         for item in items:
             self._queue.put_nowait(item)
 
     async def items(self, quiet_s: float) -> AsyncIterator[CommittedBlock | RequestSummary | None]:
-        """Yield what comes, a summary last; null wherever nothing came for `quiet_s`."""
+        """Yield what comes, a summary last; null wherever nothing came for `quiet_s`.
+
+        Raises NotSettled.
+        """
         item: CommittedBlock | RequestSummary | None
         unfinished = self._choices
         while unfinished:
             try:
                 async with asyncio.timeout(quiet_s):
-                    item = await self._queue.get()
+                    item = await self._next()
             except TimeoutError:
                 item = None
             unfinished -= isinstance(item, RequestSummary)
             yield item
 
     async def settled(self) -> None:
-        """Wait for the end of every choice, passing over any blocks."""
+        """Wait for the end of every choice, passing over any blocks. Raises NotSettled."""
         unfinished = self._choices
         while unfinished:
-            unfinished -= isinstance(await self._queue.get(), RequestSummary)
+            unfinished -= isinstance(await self._next(), RequestSummary)
+
+    async def _next(self) -> CommittedBlock | RequestSummary:
+        item = await self._queue.get()
+        if isinstance(item, NotSettled):
+            raise item
+        return item
 
 
 class Delivery:
@@ -92,7 +105,14 @@ class Delivery:
 
     def finish(self, summary: RequestSummary) -> None:
         """Offer the settled summary and close the stream."""
+        self._last(summary.request_id, summary)
+
+    def defer(self, request_id: str) -> None:
+        """Tell whoever waits that the request can't be settled for now, and close the stream."""
+        self._last(request_id, NotSettled(request_id))
+
+    def _last(self, request_id: str, item: Item) -> None:
         with self._lock:
-            stream = self._streams.pop(summary.request_id, None)
+            stream = self._streams.pop(request_id, None)
         if stream is not None:
-            stream.put([summary])
+            stream.put([item])

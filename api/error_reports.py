@@ -129,17 +129,32 @@ class ProblemView(msgspec.Struct, frozen=True):
     instance: str | None = None
 
 
-def documented(*errors: type[Exception]) -> dict[int, ResponseSpec]:
+class OpenAIFault(msgspec.Struct, frozen=True):
+    """What OpenAI's SDKs read of an error."""
+
+    message: str
+    type: str
+    code: str
+    param: str | None = None
+
+
+class OpenAIFaultView(msgspec.Struct, frozen=True):
+    """An error in OpenAI's shape; some kinds have members of their own besides these."""
+
+    error: OpenAIFault
+
+
+def documented(*errors: type[Exception], openai: bool = False) -> dict[int, ResponseSpec]:
     """The OpenAPI responses for errors that a route may answer with."""
     kinds: dict[int, list[Problem]] = {}
     for error in errors:
         kinds.setdefault(TABLE[error].status, []).append(TABLE[error])
     return {
         status: ResponseSpec(
-            ProblemView,
+            OpenAIFaultView if openai else ProblemView,
             generate_examples=False,
             description="; ".join(f"`{kind.code}`: {kind.title}" for kind in found),
-            media_type="application/problem+json",
+            media_type="application/json" if openai else "application/problem+json",
         )
         for status, found in kinds.items()
     }
@@ -196,7 +211,7 @@ def _members(error: Exception) -> dict[str, Any]:
     match error:
         case api_errors.Forbidden():
             members = {"needed_scope": str(error.needed)}
-        case api_errors.GenerationFailed():
+        case api_errors.GenerationFailed() | api_errors.NotSettled():
             members = {"request_id": error.request_id}
         case api_errors.RateLimited():
             members = {

@@ -104,8 +104,22 @@ class RequestInFlight(ApiError):
 class GenerationFailed(ApiError):
     """A request that was admitted and then failed on our side; what it delivered is on record."""
 
+    def __init__(self, request_id: str, why: str | None) -> None:
+        reason = f": {why}" if why else ""
+        super().__init__(
+            f"generation {request_id} failed{reason}; what was delivered is on its receipt"
+        )
+        self.request_id = request_id
+
+
+class NotSettled(ApiError):
+    """A request that has ended, and that the database does not let us settle for now."""
+
     def __init__(self, request_id: str) -> None:
-        super().__init__(f"generation {request_id} failed; what was delivered is on its receipt")
+        super().__init__(
+            f"generation {request_id} has ended but can't be settled yet; it will be, and "
+            "is billed for what it delivered: read it later, and do not send it again"
+        )
         self.request_id = request_id
 
 

@@ -165,6 +165,7 @@ TABLE: Mapping[type[Exception], Problem] = {
     api_errors.AlreadyServed: INTERNAL,
     api_errors.SharedMeter: INTERNAL,
     api_errors.SchemaMismatch: INTERNAL,
+    api_errors.NotSettled: Problem(503, "not_settled", "The answer can't be settled yet"),
     api_errors.GenerationFailed: Problem(500, "generation_failed", "The generation failed"),
     # what SQLAlchemy raises when the database is gone, or busy beyond its timeout
     sqlalchemy_errors.OperationalError: DATABASE_DOWN,

@@ -34,26 +34,21 @@ def audit_receipts(ctx: click.Context, /, as_json: bool, **options: Any) -> None
     log-probabilities, text, units, confidence, bits and every line are compared.
     """
     from api.auditor import Auditor
-    from metering.database import open_database, snapshot
 
     receipts, last, tenant_id = options["receipts"], options["last"], options["tenant_id"]
     if not receipts and last is None:
         raise click.UsageError("say which: request ids, receipt files, or --last N")
-    database = open_database(ctx.obj.database_url)
     different = False
-    try:
-        with snapshot(database) as connection:
-            auditor = Auditor(connection, ctx.obj.home, options["model"])
-            wanted = [
-                *_named(connection, receipts, auditor.keys),
-                *_latest(connection, last, tenant_id),
-            ]
-            for request_id in dict.fromkeys(wanted):
-                audit = auditor.audit(request_id, tenant_id)
-                _show(audit, as_json)
-                different |= bool(audit.differences)
-    finally:
-        database.dispose()
+    with ctx.obj.snapshot() as connection:
+        auditor = Auditor(connection, ctx.obj.home, options["model"])
+        wanted = [
+            *_named(connection, receipts, auditor.keys),
+            *_latest(connection, last, tenant_id),
+        ]
+        for request_id in dict.fromkeys(wanted):
+            audit = auditor.audit(request_id, tenant_id)
+            _show(audit, as_json)
+            different |= bool(audit.differences)
     if different:
         ctx.exit(1)
 
@@ -69,22 +64,21 @@ def rotate_key(context: CliContext) -> None:
     from api.tenure import Tenure
     from billing.receipts_cli import KEY_FILE
     from billing.signing import Signer
-    from metering.database import open_database, transaction
+    from metering.database import transaction
 
-    database = open_database(context.database_url)
-    tenure = Tenure(database)
-    try:
-        tenure.take()  # a gateway that went on signing with the old key would be disbelieved
-        before = Signer.open(context.home / KEY_FILE)
-        with transaction(database) as connection:
-            before.register(connection)
-            after = Signer.replace(context.home / KEY_FILE, connection)
-            context.record(
-                connection, action="receipt_key.rotated", subject=after.kid, retired=before.kid
-            )
-    finally:
-        tenure.release()
-        database.dispose()
+    with context.database() as database:
+        tenure = Tenure(database)
+        try:
+            tenure.take()  # a gateway that went on signing with the old key would be disbelieved
+            before = Signer.open(context.home / KEY_FILE)
+            with transaction(database) as connection:
+                before.register(connection)
+                after = Signer.replace(context.home / KEY_FILE, connection)
+                context.record(
+                    connection, action="receipt_key.rotated", subject=after.kid, retired=before.kid
+                )
+        finally:
+            tenure.release()
     click.echo(f"{after.kid} signs from now on; {before.kid} is retired")
 
 

@@ -7,7 +7,7 @@ from litestar import Router, get
 
 from api import problems
 from api.error_reports import documented
-from api.errors import NotFound
+from api.errors import InvalidParameter, NotFound
 from api.schemas import PathId
 
 
@@ -34,7 +34,7 @@ def list_problems() -> ProblemKinds:
 @get(
     "/{code:str}",
     summary="Explain a kind of problem",
-    responses=documented(NotFound),
+    responses=documented(InvalidParameter, NotFound),
     sync_to_thread=False,
 )
 def read_problem(code: PathId) -> ProblemKind:

@@ -61,6 +61,10 @@ class NotingSink:
             self.efficiency.note(summary.energy, summary.output_tokens)
         self.sink.finish(summary)
 
+    def defer(self, request_id: str) -> None:
+        """Pass it on."""
+        self.sink.defer(request_id)
+
 
 class Replicas:
     """All replicas of the served model, and the choice among them. Used from any thread."""

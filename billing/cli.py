@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import click
 
 from metering.cli_context import CliContext
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
 
 from_moment = click.option(
     "--effective-from",
@@ -23,30 +17,6 @@ from_moment = click.option(
     help="From when on, in UTC.  [default: now]",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
-@contextmanager
-def _transaction(context: CliContext) -> Iterator[Connection]:
-    from metering.database import open_database, transaction
-
-    database = open_database(context.database_url)
-    try:
-        with transaction(database) as connection:
-            yield connection
-    finally:
-        database.dispose()
-
-
-@contextmanager
-def _snapshot(context: CliContext) -> Iterator[Connection]:
-    from metering.database import open_database, snapshot
-
-    database = open_database(context.database_url)
-    try:
-        with snapshot(database) as connection:
-            yield connection
-    finally:
-        database.dispose()
 
 
 @click.group()
@@ -71,7 +41,7 @@ def grant_credit(
 
     cause = reference or f"cli-{uuid_utils.uuid7().hex}"
     nano = parse_nano(amount)
-    with _transaction(context) as connection:
+    with context.transaction() as connection:
         if credits.grant(connection, tenant_id, nano, cause):
             context.record(
                 connection,
@@ -92,7 +62,7 @@ def show_credit(context: CliContext, tenant_id: str, as_json: bool) -> None:
     """Show what a tenant may spend, and what live requests have reserved."""
     from billing.ledger import balances
 
-    with _snapshot(context) as connection:
+    with context.snapshot() as connection:
         balance = balances.balance(connection, tenant_id)
     _show_balance(tenant_id, balance, as_json)
 
@@ -125,7 +95,7 @@ def list_tariffs(context: CliContext, as_json: bool) -> None:
     from billing import catalogue, tariffs
     from billing.receipt_documents import iso
 
-    with _snapshot(context) as connection:
+    with context.snapshot() as connection:
         published = catalogue.versions(connection)
     names = {version.tariff for version in published}
     shipped = [name for name in tariffs.shipped() if name not in names]
@@ -162,7 +132,7 @@ def show_tariff(context: CliContext, name: str) -> None:
     if name in shipped:
         document = shipped[name]
     else:
-        with _snapshot(context) as connection:
+        with context.snapshot() as connection:
             document = catalogue.version(connection, name).document
     click.echo(tariffs.to_yaml(document), nl=False)
 
@@ -184,7 +154,7 @@ def publish_tariff(context: CliContext, file: IO[str], start: datetime | None) -
     from billing import catalogue
 
     document = _read_tariff(file)
-    with _transaction(context) as connection:
+    with context.transaction() as connection:
         version = catalogue.publish(connection, document, _start_us(start))
         context.record(
             connection,
@@ -206,7 +176,7 @@ def assign_tariff(context: CliContext, tenant_id: str, name: str, start: datetim
     from billing import catalogue
 
     start_us = _start_us(start)
-    with _transaction(context) as connection:
+    with context.transaction() as connection:
         catalogue.install_shipped(connection)
         catalogue.assign(connection, tenant_id, name, start_us)
         context.record(
@@ -239,7 +209,7 @@ def override_tariff(
         raise click.ClickException(str(error)) from None
     if not isinstance(changes, dict):
         raise click.ClickException("the changes must be a mapping, such as `output: {...}`")
-    with _transaction(context) as connection:
+    with context.transaction() as connection:
         version = overrides.override(connection, tenant_id, changes, _start_us(start), base=base)
         context.record(
             connection,
@@ -269,7 +239,7 @@ def preview_tariff(
     from metering.tables import tenants
 
     draft = _read_tariff(file)
-    with _snapshot(context) as connection:
+    with context.snapshot() as connection:
         paying = select(tenants.c.id).where(tenants.c.currency == draft.currency)
         chosen = (
             list(connection.scalars(paying.order_by(tenants.c.id)))

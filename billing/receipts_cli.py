@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import click
 
 from metering.cli_context import CliContext
 
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
 KEY_FILE = Path("keys") / "receipt_ed25519.pem"
-
-
-@contextmanager
-def _snapshot(context: CliContext) -> Iterator[Connection]:
-    from metering.database import open_database, snapshot
-
-    database = open_database(context.database_url)
-    try:
-        with snapshot(database) as connection:
-            yield connection
-    finally:
-        database.dispose()
 
 
 @click.group()
@@ -42,7 +25,7 @@ def show_receipt(context: CliContext, request_id: str) -> None:
     """Print a request's signed receipt and its adjustments as JSON."""
     from billing import receipts
 
-    with _snapshot(context) as connection:
+    with context.snapshot() as connection:
         envelope = receipts.receipt(connection, None, request_id)
         adjustments = receipts.adjustments(connection, request_id)
     if envelope is None:
@@ -129,7 +112,7 @@ def _local_keys(context: CliContext) -> dict[str, Any]:
 
     url = make_url(context.database_url)
     if url.drivername != "sqlite" or (url.database and Path(url.database).exists()):
-        with _snapshot(context) as connection:
+        with context.snapshot() as connection:
             if (published := public_keys(connection))["keys"]:
                 return published
     key_file = context.home / KEY_FILE

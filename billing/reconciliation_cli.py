@@ -28,19 +28,15 @@ def reconcile(
 
     from billing import reconciliation
     from billing.reconciliation import Scope
-    from metering.database import open_database, snapshot
 
     scope = Scope(tenant_id, period)
     provider = None if offline else ctx.obj.open_provider()
-    database = open_database(ctx.obj.database_url)
-    try:
-        if provider is None:
-            with snapshot(database) as connection:
-                found = reconciliation.reconcile(connection, scope)
-        else:
+    if provider is None:
+        with ctx.obj.snapshot() as connection:
+            found = reconciliation.reconcile(connection, scope)
+    else:
+        with ctx.obj.database() as database:
             found = reconciliation.reconcile_with_provider(database, provider, scope)
-    finally:
-        database.dispose()
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(found)))
     else:

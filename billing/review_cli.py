@@ -2,28 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
 import click
 
 from metering.cli_context import CliContext
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-
-@contextmanager
-def _transaction(context: CliContext) -> Iterator[Connection]:
-    from metering.database import open_database, transaction
-
-    database = open_database(context.database_url)
-    try:
-        with transaction(database) as connection:
-            yield connection
-    finally:
-        database.dispose()
 
 
 @click.group()
@@ -38,7 +19,7 @@ def status(context: CliContext) -> None:
     from billing.review_standing import standing
     from metering import clock
 
-    with _transaction(context) as connection:
+    with context.transaction() as connection:
         found = standing(connection, clock.now_us())
     agreement = found.agreement
     click.echo(f"waiting        {found.waiting}, {found.overdue} of them overdue")
@@ -56,7 +37,7 @@ def accounts(context: CliContext) -> None:
     from billing import reviewers
     from billing.money import format_nano
 
-    with _transaction(context) as connection:
+    with context.transaction() as connection:
         found = reviewers.listing(connection)
     for each in found:
         click.echo(
@@ -80,7 +61,7 @@ def pay(
     from billing import reviewers
     from billing.money import format_nano, parse_nano
 
-    with _transaction(context) as connection:
+    with context.transaction() as connection:
         payout = reviewers.pay_out(
             connection,
             reviewer_id,
@@ -110,7 +91,7 @@ def cap(context: CliContext, *, tenant_id: str, amount: str | None) -> None:
     from billing.money import format_nano, parse_nano
 
     cap_nano = None if amount is None else parse_nano(amount)
-    with _transaction(context) as connection:
+    with context.transaction() as connection:
         currency = currency_of(connection, tenant_id)
         review_caps.limit(connection, tenant_id, cap_nano)
         context.record(

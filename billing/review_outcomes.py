@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from billing.review_items import Delivery, Reason, ReviewItem, ReviewState, Verdict, of_request
-from billing.tables import review_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +50,6 @@ def outcome(connection: Connection, request_id: str) -> ReviewOutcome | None:
         due_at_us=item.due_at_us,
         resolved_at_us=item.resolved_at_us,
     )
-
-
-def is_withheld(connection: Connection, request_id: str) -> bool:
-    """Whether a request's answer is kept from its tenant now."""
-    held = connection.scalar(
-        select(review_items.c.id).where(
-            review_items.c.request_id == request_id, review_items.c.delivery == Delivery.HELD
-        )
-    )
-    if held is None:
-        return False
-    item = of_request(connection, request_id)
-    return item is not None and item.withholds
 
 
 def _concerns_tenant(item: ReviewItem) -> bool:

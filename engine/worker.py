@@ -12,6 +12,8 @@ import socket
 import sys
 from collections.abc import Sequence
 
+import structlog
+
 from engine import wire
 from engine.errors import EngineError
 from engine.records import StepRecord
@@ -71,8 +73,25 @@ def serve(control: wire.Channel, steps: wire.Channel) -> int:
                 os._exit(0)
 
 
+def write_log() -> None:
+    """Log as the gateway does: JSON lines on stderr, with no values of local variables in them.
+
+    Locals would be tenants' tokens, and laying them out would hold up every other request.
+    """
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
 def main() -> None:
     """Run the worker on the sockets that were inherited."""
+    write_log()
     # Ctrl-C at a terminal reaches the whole group: the gateway decides when the engine stops.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control, steps = (wire.Channel(socket.socket(fileno=int(fd))) for fd in sys.argv[1:3])

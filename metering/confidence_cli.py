@@ -65,36 +65,31 @@ def confidence(
 
     from metering import calibration
     from metering.calibration.fitting import fit
-    from metering.database import open_database, transaction
 
-    database = open_database(context.database_url)
-    try:
-        with transaction(database) as connection:
-            name, file_checksum = _chosen(connection, model, checksum)
-            report = fit(
-                name,
-                file_checksum,
-                calibration.labels(connection, name, file_checksum),
-                error=error,
-                confidence=confidence,
-                guard=guard,
-                revision=calibration.revision(connection, name, file_checksum),
-            )
-            document = msgspec.json.encode(report)
-            stored = False
-            if report.curves and not dry_run:
-                stored = calibration.store(connection, report.calibration(), document)
-                if stored:
-                    context.record(
-                        connection,
-                        action="calibration.stored",
-                        subject=report.id,
-                        model=name,
-                        kinds=sorted(report.curves),
-                        review_below=report.review_below,
-                    )
-    finally:
-        database.dispose()
+    with context.transaction() as connection:
+        name, file_checksum = _chosen(connection, model, checksum)
+        report = fit(
+            name,
+            file_checksum,
+            calibration.labels(connection, name, file_checksum),
+            error=error,
+            confidence=confidence,
+            guard=guard,
+            revision=calibration.revision(connection, name, file_checksum),
+        )
+        document = msgspec.json.encode(report)
+        stored = False
+        if report.curves and not dry_run:
+            stored = calibration.store(connection, report.calibration(), document)
+            if stored:
+                context.record(
+                    connection,
+                    action="calibration.stored",
+                    subject=report.id,
+                    model=name,
+                    kinds=sorted(report.curves),
+                    review_below=report.review_below,
+                )
     if plot is not None and report.curves:
         from metering.calibration.plot import reliability_svg
 

@@ -90,6 +90,9 @@ class BlockSink(Protocol):
     def finish(self, summary: RequestSummary) -> None:
         """Say that the request is settled and its receipt can be read; returns at once."""
 
+    def defer(self, request_id: str) -> None:
+        """Say that it has ended and can't be settled for now: do not wait; returns at once."""
+
 
 class RequestCanceller(Protocol):
     """Tells the engine to stop a request: the half of `EngineClient` that the recorder needs."""

@@ -23,14 +23,9 @@ def usage() -> None:
 def rebuild(context: CliContext, tenant_id: str | None) -> None:
     """Make the rollups anew from the summaries of requests."""
     from metering import rollups
-    from metering.database import open_database, transaction
 
-    database = open_database(context.database_url)
-    try:
-        with transaction(database) as connection:
-            rows = rollups.rebuild(connection, tenant_id)
-    finally:
-        database.dispose()
+    with context.transaction() as connection:
+        rows = rollups.rebuild(connection, tenant_id)
     click.echo(f"{rows} rollups were made anew")
 
 
@@ -45,17 +40,11 @@ def show(context: CliContext, *, tenant_id: str, width: str, days: int, as_json:
     import msgspec
 
     from metering import clock, rollups
-    from metering.database import open_database, snapshot, transaction
 
-    database = open_database(context.database_url)
-    try:
-        with transaction(database) as connection:
-            rollups.refresh(connection)
+    with context.transaction() as connection:
+        rollups.refresh(connection)
         now = clock.now_us()
-        with snapshot(database) as connection:
-            found = rollups.read(connection, tenant_id, width, now - days * 86_400 * 10**6, now + 1)
-    finally:
-        database.dispose()
+        found = rollups.read(connection, tenant_id, width, now - days * 86_400 * 10**6, now + 1)
     if as_json:
         click.echo(msgspec.json.encode({"items": found}))
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from api.admin.cli import as_json, opened, record, show, show_all
+from api.admin.cli import as_json, record, show, show_all
 from metering import clock
 from metering.cli_context import CliContext
 
@@ -42,7 +42,7 @@ def define_budget(
 
     if key_id is not None and project_id is not None:
         raise click.UsageError("a budget is of one key or of one project, not of both")
-    with opened(context) as connection:
+    with context.transaction() as connection:
         tenants.require(connection, tenant_id)
         scope, scope_id = "tenant", None
         if key_id is not None:
@@ -80,7 +80,7 @@ def list_budgets(context: CliContext, tenant_id: str, as_json: bool) -> None:
     from api.admin.spending_schemas import BudgetView
     from billing import budgets
 
-    with opened(context) as connection:
+    with context.transaction() as connection:
         found = budgets.standings(connection, tenant_id, clock.now_us())
     show_all(map(BudgetView.of, found), as_json)
 
@@ -95,7 +95,7 @@ def close_budget(context: CliContext, tenant_id: str, budget_id: str, as_json: b
     from api.admin.spending_schemas import BudgetView
     from billing import budgets
 
-    with opened(context) as connection:
+    with context.transaction() as connection:
         budgets.standing(connection, tenant_id, budget_id, clock.now_us())
         budgets.close(connection, tenant_id, budget_id)
         record(connection, "budget.closed", tenant_id, subject=budget_id)
@@ -127,7 +127,7 @@ def limit(
     from api import keys, limits, tenants
     from api.admin.spending_schemas import LimitsView
 
-    with opened(context) as connection:
+    with context.transaction() as connection:
         tenants.require(connection, tenant_id)
         subject = limits.TENANT
         if key_id is not None:
@@ -162,7 +162,7 @@ def create_project(context: CliContext, tenant_id: str, name: str, as_json: bool
     from api import projects
     from api.admin.spending_schemas import ProjectView
 
-    with opened(context) as connection:
+    with context.transaction() as connection:
         created = projects.create(connection, tenant_id, name)
         record(connection, "project.created", tenant_id, subject=created.id, name=name)
     show(ProjectView.of(created), as_json)
@@ -177,7 +177,7 @@ def list_projects(context: CliContext, tenant_id: str, as_json: bool) -> None:
     from api import projects
     from api.admin.spending_schemas import ProjectView
 
-    with opened(context) as connection:
+    with context.transaction() as connection:
         found = projects.listing(connection, tenant_id)
     show_all(map(ProjectView.of, found), as_json)
 
@@ -192,7 +192,7 @@ def archive_project(context: CliContext, tenant_id: str, project_id: str, as_jso
     from api import projects
     from api.admin.spending_schemas import ProjectView
 
-    with opened(context) as connection:
+    with context.transaction() as connection:
         archived = projects.archive(connection, tenant_id, project_id)
         record(connection, "project.archived", tenant_id, subject=project_id)
     show(ProjectView.of(archived), as_json)
@@ -211,7 +211,7 @@ def put_key(
     from api import keys, projects
     from api.admin.schemas import KeyView
 
-    with opened(context) as connection:
+    with context.transaction() as connection:
         projects.put_key(connection, tenant_id, project_id, key_id)
         record(connection, "key.project_changed", tenant_id, subject=key_id, project_id=project_id)
         key = keys.owned(connection, tenant_id, key_id)

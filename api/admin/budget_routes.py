@@ -91,7 +91,7 @@ def define_budget(
     "/tenants/{tenant_id:str}/budgets",
     guards=[requires(Scope.READ_BILLING)],
     summary="List budgets",
-    responses=documented(*REFUSALS),
+    responses=documented(InvalidParameter, *REFUSALS),
     sync_to_thread=True,
 )
 def list_budgets(
@@ -109,7 +109,7 @@ def list_budgets(
     guards=[requires(Scope.MANAGE_TENANT)],
     summary="Close a budget",
     status_code=200,
-    responses=documented(*REFUSALS),
+    responses=documented(InvalidParameter, *REFUSALS),
     sync_to_thread=True,
 )
 def close_budget(
@@ -162,7 +162,7 @@ def put_limits(
     "/tenants/{tenant_id:str}/limits",
     guards=[requires(Scope.READ_BILLING)],
     summary="List limits",
-    responses=documented(*REFUSALS),
+    responses=documented(InvalidParameter, *REFUSALS),
     sync_to_thread=True,
 )
 def list_limits(
@@ -199,7 +199,7 @@ def create_project(
     "/tenants/{tenant_id:str}/projects",
     guards=[requires(Scope.READ_BILLING)],
     summary="List projects",
-    responses=documented(*REFUSALS),
+    responses=documented(InvalidParameter, *REFUSALS),
     sync_to_thread=True,
 )
 def list_projects(
@@ -216,7 +216,7 @@ def list_projects(
     guards=[requires(Scope.MANAGE_TENANT)],
     summary="Archive a project",
     status_code=200,
-    responses=documented(*REFUSALS),
+    responses=documented(InvalidParameter, *REFUSALS),
     sync_to_thread=True,
 )
 def archive_project(
@@ -237,7 +237,7 @@ def archive_project(
     "/keys/{key_id:str}/project",
     guards=[requires(Scope.MANAGE_KEYS)],
     summary="Put a key into a project",
-    responses=documented(Conflict, *REFUSALS),
+    responses=documented(InvalidParameter, Conflict, *REFUSALS),
     sync_to_thread=True,
 )
 def put_key_project(

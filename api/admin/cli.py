@@ -6,8 +6,7 @@ one JSON object.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -21,20 +20,8 @@ from api.keys import DAY_US, LIFETIME_DAYS_MAX, IssuedKey
 from api.roles import Role
 from metering import clock
 from metering.cli_context import CliContext
-from metering.database import open_database, transaction
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
-@contextmanager
-def opened(context: CliContext) -> Iterator[Connection]:
-    """A write transaction on the installation's database."""
-    database = open_database(context.database_url)
-    try:
-        with transaction(database) as connection:
-            yield connection
-    finally:
-        database.dispose()
 
 
 @click.group()
@@ -63,7 +50,7 @@ def create_tenant(
     """Create a tenant without credit or keys."""
     from billing import catalogue
 
-    with opened(context) as connection:
+    with context.transaction() as connection:
         created = tenants.create(
             connection, name=name, currency=currency, time_zone=time_zone, review_opt_in=review
         )
@@ -89,7 +76,7 @@ def create_tenant(
 def list_tenants(context: CliContext, as_json: bool) -> None:
     """List every tenant, newest first."""
     found: list[tenants.Tenant] = []
-    with opened(context) as connection:
+    with context.transaction() as connection:
         after = None
         while page := tenants.listing(connection, limit=PAGE_MAX, after=after):
             found += page
@@ -116,7 +103,7 @@ def resume_tenant(context: CliContext, tenant_id: str, as_json: bool) -> None:
 
 
 def _set_suspended(context: CliContext, tenant_id: str, as_json: bool, *, suspended: bool) -> None:
-    with opened(context) as connection:
+    with context.transaction() as connection:
         changed = tenants.suspend(connection, tenant_id, suspended=suspended)
         audit.write(
             connection,
@@ -156,7 +143,7 @@ def create_key(
     as_json: bool,
 ) -> None:
     """Issue a key and print its secret, which is never shown again."""
-    with opened(context) as connection:
+    with context.transaction() as connection:
         issued = keys.create(
             connection,
             tenant_id=tenant_id,
@@ -176,7 +163,7 @@ def create_key(
 def list_keys(context: CliContext, tenant_id: str | None, as_json: bool) -> None:
     """List keys, dead ones too, newest first."""
     found: list[keys.Key] = []
-    with opened(context) as connection:
+    with context.transaction() as connection:
         after = None
         while page := keys.listing(connection, tenant_id, limit=PAGE_MAX, after=after):
             found += page
@@ -191,7 +178,7 @@ def list_keys(context: CliContext, tenant_id: str | None, as_json: bool) -> None
 @click.pass_obj
 def rotate_key(context: CliContext, key_id: str, overlap_s: int, as_json: bool) -> None:
     """Issue a successor with the same rights and print its secret."""
-    with opened(context) as connection:
+    with context.transaction() as connection:
         issued = keys.rotate(connection, key_id, overlap_s=overlap_s)
         old = keys.owned(connection, None, key_id)
         _log_key(connection, "key.rotated", old, successor=issued.key.id, overlap_s=overlap_s)
@@ -204,7 +191,7 @@ def rotate_key(context: CliContext, key_id: str, overlap_s: int, as_json: bool) 
 @click.pass_obj
 def revoke_key(context: CliContext, key_id: str, as_json: bool) -> None:
     """End a key at once."""
-    with opened(context) as connection:
+    with context.transaction() as connection:
         was_dead = keys.owned(connection, None, key_id).revoked_at_us is not None
         revoked = keys.revoke(connection, key_id)
         if not was_dead:
@@ -226,7 +213,7 @@ def bootstrap(context: CliContext, name: str, as_json: bool) -> None:
 
     While an operator key lives, this refuses; when all have died, it works again.
     """
-    with opened(context) as connection:
+    with context.transaction() as connection:
         issued = keys.bootstrap(connection, name)
         _log_key(connection, "key.bootstrapped", issued.key, role=issued.key.role, name=name)
     _show_issued(issued, as_json)
@@ -239,7 +226,7 @@ def bootstrap(context: CliContext, name: str, as_json: bool) -> None:
 @click.pass_obj
 def show_audit_log(context: CliContext, tenant_id: str | None, limit: int, as_json: bool) -> None:
     """Show the newest lines of the audit log."""
-    with opened(context) as connection:
+    with context.transaction() as connection:
         found = audit.entries(connection, tenant_id=tenant_id, limit=limit)
     show_all(map(AuditEntryView.of, found), as_json)
 

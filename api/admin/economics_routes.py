@@ -216,7 +216,7 @@ def read_economics(
     guards=[requires(Scope.ADMINISTER)],
     summary="Compare two fleets",
     status_code=200,
-    responses=documented(InvalidEconomics, Unauthenticated, Forbidden),
+    responses=documented(InvalidParameter, InvalidEconomics, Unauthenticated, Forbidden),
     sync_to_thread=False,
 )
 def compare_fleets(data: JSONBody[dict[str, Any]]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def create_key(
     "/keys",
     guards=[requires(Scope.MANAGE_KEYS)],
     summary="List keys",
-    responses=documented(Unauthenticated, Forbidden, NotFound),
+    responses=documented(InvalidParameter, Unauthenticated, Forbidden, NotFound),
     sync_to_thread=True,
 )
 def list_keys(
@@ -81,7 +81,7 @@ def list_keys(
     "/keys/{key_id:str}",
     guards=[requires(Scope.MANAGE_KEYS)],
     summary="Read a key",
-    responses=documented(Unauthenticated, Forbidden, NotFound),
+    responses=documented(InvalidParameter, Unauthenticated, Forbidden, NotFound),
     sync_to_thread=True,
 )
 def read_key(
@@ -126,7 +126,7 @@ def rotate_key(
     guards=[requires(Scope.MANAGE_KEYS)],
     summary="Revoke a key",
     status_code=200,
-    responses=documented(Unauthenticated, Forbidden, NotFound, Conflict),
+    responses=documented(InvalidParameter, Unauthenticated, Forbidden, NotFound, Conflict),
     sync_to_thread=True,
 )
 def revoke_key(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from api.admin.cli import as_json, opened, record, show
+from api.admin.cli import as_json, record, show
 from metering.cli_context import CliContext
 
 
@@ -38,7 +38,7 @@ def keep(context: CliContext, tenant_id: str, days: int | None, as_json: bool) -
     from api import tenants
     from billing import retention
 
-    with opened(context) as connection:
+    with context.transaction() as connection:
         tenants.require(connection, tenant_id)
         retention.keep(connection, tenant_id, days)
         record(connection, "retention.changed", tenant_id, content_days=days)
@@ -68,7 +68,7 @@ def erase(
 
     if everything == bool(request_id or end_user):
         raise click.UsageError("say what to erase: --request, --end-user or --everything")
-    with opened(context) as connection:
+    with context.transaction() as connection:
         tenants.require(connection, tenant_id)
         count = retention.erase(connection, tenant_id, Chosen(request_id, end_user))
         record(connection, "content.erased", tenant_id, subject=request_id, requests=count)

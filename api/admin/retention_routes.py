@@ -48,7 +48,7 @@ class ErasureView(msgspec.Struct, frozen=True):
     "/tenants/{tenant_id:str}/retention",
     guards=[requires(Scope.READ_BILLING)],
     summary="Read how long content is kept",
-    responses=documented(*REFUSALS),
+    responses=documented(InvalidParameter, *REFUSALS),
     sync_to_thread=True,
 )
 def read_retention(
@@ -64,7 +64,7 @@ def read_retention(
     "/tenants/{tenant_id:str}/retention",
     guards=[requires(Scope.MANAGE_TENANT)],
     summary="Say how long content is kept",
-    responses=documented(*REFUSALS),
+    responses=documented(InvalidParameter, *REFUSALS),
     sync_to_thread=True,
 )
 def put_retention(

@@ -11,7 +11,7 @@ from sqlalchemy import Engine as Database
 from api.admin.records import record
 from api.auth import Principal, Scope, requires, tenant_in_scope
 from api.error_reports import documented
-from api.errors import Forbidden, NotFound, Unauthenticated
+from api.errors import Forbidden, InvalidParameter, NotFound, Unauthenticated
 from api.schemas import Amount, PathId
 from billing import review_caps
 from billing.errors import InvalidAmount
@@ -34,7 +34,7 @@ class ReviewCap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     "/tenants/{tenant_id:str}/review-cap",
     guards=[requires(Scope.READ_BILLING)],
     summary="Read what reviews may cost",
-    responses=documented(*REFUSALS),
+    responses=documented(InvalidParameter, *REFUSALS),
     sync_to_thread=True,
 )
 def read_cap(

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import click
 
-from api.admin.cli import as_json, opened, record, show, show_all
+from api.admin.cli import as_json, record, show, show_all
 from metering.cli_context import CliContext
 
 WHEN = click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%SZ"])
@@ -44,7 +44,7 @@ def issue_grant(
     from billing.money import parse_nano
 
     nano = parse_nano(amount)
-    with opened(context) as connection:
+    with context.transaction() as connection:
         issued = grants.issue(
             connection,
             tenant_id,
@@ -77,7 +77,7 @@ def list_grants(context: CliContext, tenant_id: str, as_json: bool) -> None:
     from api.admin.spending_schemas import GrantView
     from billing.ledger import grants
 
-    with opened(context) as connection:
+    with context.transaction() as connection:
         found = grants.listing(connection, tenant_id)
     show_all(map(GrantView.of, found), as_json)
 
@@ -92,7 +92,7 @@ def reverse_grant(context: CliContext, tenant_id: str, reference: str, as_json: 
     from api.admin.spending_schemas import GrantView
     from billing.ledger import grants
 
-    with opened(context) as connection:
+    with context.transaction() as connection:
         reversed_grant = grants.reverse(connection, tenant_id, reference)
         record(connection, "grant.reversed", tenant_id, subject=reference)
     show(GrantView.of(reversed_grant), as_json)
@@ -124,7 +124,7 @@ def set_terms(
 
     limit = None if receivable_limit is None else parse_nano(receivable_limit)
     below = None if alert_below is None else parse_nano(alert_below)
-    with opened(context) as connection:
+    with context.transaction() as connection:
         changed = terms.change(
             connection, tenant_id, receivable_limit_nano=limit, alert_below_nano=below
         )
@@ -147,7 +147,7 @@ def show_terms(context: CliContext, tenant_id: str, as_json: bool) -> None:
     from api.admin.spending_schemas import TermsView
     from billing.ledger import terms
 
-    with opened(context) as connection:
+    with context.transaction() as connection:
         found = terms.terms_of(connection, tenant_id)
     show(TermsView.of(tenant_id, found), as_json)
 
@@ -176,7 +176,7 @@ def refund(
     from metering.queries import request
 
     signer = Signer.open(context.home / "keys" / "receipt_ed25519.pem")
-    with opened(context) as connection:
+    with context.transaction() as connection:
         found = request(connection, None, request_id)
         if found is None:
             raise click.ClickException(f"no request {request_id}")

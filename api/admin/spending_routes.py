@@ -21,7 +21,7 @@ from api.admin.spending_schemas import (
 )
 from api.auth import Principal, Scope, requires, tenant_in_scope
 from api.error_reports import documented
-from api.errors import Forbidden, NotFound, Unauthenticated
+from api.errors import Forbidden, InvalidParameter, NotFound, Unauthenticated
 from api.schemas import PathId, to_us
 from billing import refunds
 from billing.errors import (
@@ -83,7 +83,7 @@ def issue_grant(
     "/tenants/{tenant_id:str}/grants",
     guards=[requires(Scope.READ_BILLING)],
     summary="List grants",
-    responses=documented(*REFUSALS),
+    responses=documented(InvalidParameter, *REFUSALS),
     sync_to_thread=True,
 )
 def list_grants(
@@ -100,7 +100,7 @@ def list_grants(
     guards=[requires(Scope.ADMINISTER)],
     summary="Take back a grant",
     status_code=200,
-    responses=documented(NothingToReverse, *REFUSALS),
+    responses=documented(InvalidParameter, NothingToReverse, *REFUSALS),
     sync_to_thread=True,
 )
 def reverse_grant(
@@ -121,7 +121,7 @@ def reverse_grant(
     "/tenants/{tenant_id:str}/terms",
     guards=[requires(Scope.READ_BILLING)],
     summary="Read a tenant's terms",
-    responses=documented(*REFUSALS),
+    responses=documented(InvalidParameter, *REFUSALS),
     sync_to_thread=True,
 )
 def read_terms(

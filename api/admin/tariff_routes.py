@@ -18,7 +18,7 @@ from api.admin.schemas import (
 )
 from api.auth import Principal, Scope, requires
 from api.error_reports import documented
-from api.errors import Forbidden, NotFound, Unauthenticated
+from api.errors import Forbidden, InvalidParameter, NotFound, Unauthenticated
 from api.schemas import PathId, to_time, to_us
 from billing import catalogue, overrides, tariffs
 from billing.errors import InvalidTariff, NoTariff, TariffConflict
@@ -43,7 +43,9 @@ def list_tariffs(database: NamedDependency[Database]) -> TariffPage:
     "/tariffs",
     guards=[requires(Scope.ADMINISTER)],
     summary="Publish a tariff version",
-    responses=documented(InvalidTariff, TariffConflict, Unauthenticated, Forbidden),
+    responses=documented(
+        InvalidParameter, InvalidTariff, TariffConflict, Unauthenticated, Forbidden
+    ),
     sync_to_thread=True,
 )
 def publish_tariff(
@@ -73,7 +75,9 @@ def publish_tariff(
     "/tenants/{tenant_id:str}/tariff",
     guards=[requires(Scope.ADMINISTER)],
     summary="Put a tenant on a tariff",
-    responses=documented(NoTariff, TariffConflict, Unauthenticated, Forbidden, NotFound),
+    responses=documented(
+        InvalidParameter, NoTariff, TariffConflict, Unauthenticated, Forbidden, NotFound
+    ),
     sync_to_thread=True,
 )
 def assign_tariff(
@@ -103,7 +107,13 @@ def assign_tariff(
     guards=[requires(Scope.ADMINISTER)],
     summary="Give a tenant its own prices",
     responses=documented(
-        InvalidTariff, NoTariff, TariffConflict, Unauthenticated, Forbidden, NotFound
+        InvalidParameter,
+        InvalidTariff,
+        NoTariff,
+        TariffConflict,
+        Unauthenticated,
+        Forbidden,
+        NotFound,
     ),
     sync_to_thread=True,
 )

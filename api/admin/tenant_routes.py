@@ -62,7 +62,7 @@ def create_tenant(
     "/tenants",
     guards=[requires(Scope.ADMINISTER)],
     summary="List tenants",
-    responses=documented(Unauthenticated, Forbidden),
+    responses=documented(InvalidParameter, Unauthenticated, Forbidden),
     sync_to_thread=True,
 )
 def list_tenants(
@@ -82,7 +82,7 @@ def list_tenants(
     "/tenants/{tenant_id:str}",
     guards=[requires(Scope.READ_BILLING)],
     summary="Read a tenant",
-    responses=documented(Unauthenticated, Forbidden, NotFound),
+    responses=documented(InvalidParameter, Unauthenticated, Forbidden, NotFound),
     sync_to_thread=True,
 )
 def read_tenant(
@@ -144,7 +144,7 @@ def change_tenant(
     guards=[requires(Scope.ADMINISTER)],
     summary="Stop a tenant from spending",
     status_code=200,
-    responses=documented(Unauthenticated, Forbidden, NotFound),
+    responses=documented(InvalidParameter, Unauthenticated, Forbidden, NotFound),
     sync_to_thread=True,
 )
 def suspend_tenant(
@@ -159,7 +159,7 @@ def suspend_tenant(
     guards=[requires(Scope.ADMINISTER)],
     summary="Let a suspended tenant spend again",
     status_code=200,
-    responses=documented(Unauthenticated, Forbidden, NotFound),
+    responses=documented(InvalidParameter, Unauthenticated, Forbidden, NotFound),
     sync_to_thread=True,
 )
 def resume_tenant(

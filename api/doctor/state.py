@@ -54,7 +54,7 @@ def database(url: str) -> Finding:
         reason = str(error.__cause__ or error).strip().splitlines()[0]
         return fail("database", reason, "check DFLASH_DATABASE_URL and that the server is up")
     if state.is_current:
-        return ok("database", f"reachable, schema {state.head}")
+        return ok("database", f"reachable, schema as this release wants it ({state.head})")
     if state.current is None:
         return warn("database", "no schema yet", "dflash migrate")
     return fail(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,17 +36,6 @@ def _range(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@contextmanager
-def _database(context: CliContext) -> Iterator[Engine]:
-    from metering.database import open_database
-
-    database = open_database(context.database_url)
-    try:
-        yield database
-    finally:
-        database.dispose()
-
-
 @click.group("export")
 def export() -> None:
     """Write charges as FOCUS data, and usage and receipts as records."""
@@ -74,7 +62,7 @@ def export_focus(
 
     if form == "parquet" and output is None and sys.stdout.isatty():
         raise click.UsageError("Parquet is nothing for a terminal: give --output FILE")
-    with _database(context) as database:
+    with context.database() as database:
         if tenant_id is None:
             with snapshot(database) as connection:
                 chosen = list(connection.scalars(select(tenants.c.id).order_by(tenants.c.id)))
@@ -99,7 +87,7 @@ def export_usage(
     from api import projects
     from billing.exports import downloads
 
-    with _database(context) as database:
+    with context.database() as database:
         chosen = _chosen(database, tenant_id, **span)
         form_ = downloads.RecordForm(form)
         _write(downloads.usage_file(database, chosen, form_, projects.names), output)
@@ -117,7 +105,7 @@ def export_receipts(
     """Write signed receipts as JSON Lines, or their lines as CSV, oldest first."""
     from billing.exports import downloads
 
-    with _database(context) as database:
+    with context.database() as database:
         chosen = _chosen(database, tenant_id, **span)
         _write(downloads.receipts_file(database, chosen, downloads.RecordForm(form)), output)
 

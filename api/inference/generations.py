@@ -47,6 +47,7 @@ def read(connection: Connection, tenant_id: str | None, request_id: str) -> Gene
         model=row.model,
         status=row.status,
         finish_reason=row.finish_reason,
+        failure=queries.failure(connection, request_id) if row.status == "failed" else None,
         output=shown,
         usage=usage_view(summary) if summary else None,
         confidence=confidence_view(summary) if summary else None,

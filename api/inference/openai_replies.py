@@ -135,7 +135,10 @@ def usage(views: Sequence[GenerationView]) -> dict[str, Any] | None:
         "completion_tokens": output_tokens,
         "total_tokens": input_tokens + output_tokens,
         "prompt_tokens_details": {
-            "cached_tokens": sum(each.cached_input_tokens for each in counted)
+            # The prompt counts once, with the first choice, and so does what of it was cached.
+            "cached_tokens": sum(
+                min(each.cached_input_tokens, each.input_tokens) for each in counted
+            )
         },
         "cost": None if cost is None else float(cost),  # a number, as others send it
         "dflash": choices[0]

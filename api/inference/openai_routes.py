@@ -16,7 +16,8 @@ from sqlalchemy import Engine as Database
 
 from api.auth import Principal, Scope, requires
 from api.bodies import StrictBody
-from api.errors import GenerationFailed
+from api.error_reports import documented, report
+from api.errors import Forbidden, GenerationFailed, InvalidParameter, NotSettled, Unauthenticated
 from api.gateway import Gateway, Live
 from api.inference import orders, replies
 from api.inference.event_stream import KEEPALIVE, EventStream, sse
@@ -31,7 +32,7 @@ from api.inference.orders import Order, ServedModel
 from api.inference.schemas import GenerationView
 from api.schemas import PathId
 from billing.money import parse_nano
-from engine.errors import InvalidRequest
+from engine.errors import InvalidRequest, ModelNotFound
 from metering.database import snapshot
 from metering.protocols import CommittedBlock
 from metering.requests import choice_ids
@@ -51,6 +52,7 @@ KeyHeader = Annotated[str | None, HeaderParameter(name="Idempotency-Key")]
     guards=[requires(Scope.GENERATE)],
     dto=StrictBody,
     return_dto=None,
+    responses=documented(*replies.REFUSALS, openai=True),
 )
 async def chat_completions(
     request: Request[Any, Any, Any],
@@ -60,7 +62,8 @@ async def chat_completions(
     idempotency_key: KeyHeader = None,
 ) -> ASGIApp:
     """Answer a conversation in OpenAI's shape; `usage` carries cost, units, joules and receipt."""
-    order = await asyncio.to_thread(_chat_order, gateway.served, data)
+    served = gateway.served
+    order = await served.turns.read(principal.tenant_id, _chat_order, served, data)
     key = IdempotencyKey.of(idempotency_key, await request.body())
     return await _answer(request, gateway, principal, data, order=order, key=key, shape=CHAT)
 
@@ -73,6 +76,7 @@ async def chat_completions(
     guards=[requires(Scope.GENERATE)],
     dto=StrictBody,
     return_dto=None,
+    responses=documented(*replies.REFUSALS, openai=True),
 )
 async def completions(
     request: Request[Any, Any, Any],
@@ -82,7 +86,8 @@ async def completions(
     idempotency_key: KeyHeader = None,
 ) -> ASGIApp:
     """Continue a raw prompt in OpenAI's shape."""
-    order = await asyncio.to_thread(_text_order, gateway.served, data)
+    served = gateway.served
+    order = await served.turns.read(principal.tenant_id, _text_order, served, data)
     key = IdempotencyKey.of(idempotency_key, await request.body())
     return await _answer(request, gateway, principal, data, order=order, key=key, shape=TEXT)
 
@@ -92,6 +97,7 @@ async def completions(
     tags=["openai"],
     summary="Models served here",
     guards=[requires(Scope.READ_USAGE)],
+    responses=documented(Unauthenticated, Forbidden, openai=True),
     sync_to_thread=False,
 )
 def models(gateway: NamedDependency[Gateway]) -> dict[str, Any]:
@@ -104,6 +110,7 @@ def models(gateway: NamedDependency[Gateway]) -> dict[str, Any]:
     tags=["openai"],
     summary="A model",
     guards=[requires(Scope.READ_USAGE)],
+    responses=documented(InvalidParameter, Unauthenticated, Forbidden, ModelNotFound, openai=True),
     sync_to_thread=False,
 )
 def model(gateway: NamedDependency[Gateway], name: PathId) -> dict[str, Any]:
@@ -153,7 +160,7 @@ async def _answer(
         return EventStream(parts, _nothing, reply_headers)
     for view in views:
         if view.status == "failed":
-            raise GenerationFailed(view.id)
+            raise GenerationFailed(view.id, view.failure)
     return replies.json_reply(shape.answer(views, blocks if logprobs else None), reply_headers)
 
 
@@ -194,16 +201,20 @@ async def _live_parts(
 ) -> AsyncIterator[bytes]:
     telling = _Telling(shape, live.request_id, model_name, logprobs=logprobs)
     views: dict[int, GenerationView] = {}
-    async for item in replies.told(gateway, live):
-        if item is None:
-            yield KEEPALIVE
-        elif isinstance(item, CommittedBlock):
-            yield telling.text(live.request_ids.index(item.request_id), item)
-        else:
-            index = live.request_ids.index(item.id)
-            views[index] = item
-            if item.status != "failed":
-                yield telling.end(index, item)
+    try:
+        async for item in replies.told(gateway, live):
+            if item is None:
+                yield KEEPALIVE
+            elif isinstance(item, CommittedBlock):
+                yield telling.text(live.request_ids.index(item.request_id), item)
+            else:
+                index = live.request_ids.index(item.id)
+                views[index] = item
+                if item.status != "failed":
+                    yield telling.end(index, item)
+    except NotSettled as error:
+        yield sse(None, encode(report(error).as_openai()))
+        return
     for part in _ending(shape, [views[index] for index in sorted(views)], usage):
         yield part
 
@@ -229,13 +240,8 @@ async def _stored_parts(
 def _ending(shape: Shape, views: list[GenerationView], include_usage: bool) -> list[bytes]:
     for view in views:
         if view.status == "failed":
-            error = {
-                "message": f"generation {view.id} failed; it was billed for what it had delivered",
-                "type": "server_error",
-                "param": None,
-                "code": "generation_failed",
-            }
-            return [sse(None, encode({"error": error}))]
+            failed = report(GenerationFailed(view.id, view.failure))
+            return [sse(None, encode(failed.as_openai()))]
     parts = [sse(None, encode(shape.usage_part(views)))] if include_usage else []
     return [*parts, DONE]
 

@@ -107,7 +107,7 @@ class CompletionParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     def refused(self) -> dict[str, Any]:
         """Options given with other than their neutral value."""
         return {
-            "stream_options": None if self.stream else self.stream_options,
+            "stream_options without stream": None if self.stream else self.stream_options,
         }
 
 
@@ -140,9 +140,9 @@ class ChatCompletionRequest(CompletionParameters, frozen=True, kw_only=True):
         """Options given with other than their neutral value."""
         return {
             **CompletionParameters.refused(self),
-            "messages": next((turn.name for turn in self.messages if turn.name), None),
+            "messages[].name": next((turn.name for turn in self.messages if turn.name), None),
             "store": self.store or None,
-            "top_logprobs": None if self.logprobs else self.top_logprobs,
+            "top_logprobs without logprobs": None if self.logprobs else self.top_logprobs,
             "tools": self.tools or None,
             "tool_choice": None if self.tool_choice in (None, "none", "auto") else True,
             "functions": self.functions or None,

@@ -11,11 +11,12 @@ import math
 import secrets
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
 
+from api.inference.turns import Turns
 from engine.errors import InvalidRequest, ModelNotFound, PromptTooLong
 from engine.grammar.grammars import Grammars
 from engine.requests import SamplingParams
@@ -81,6 +82,7 @@ class ServedModel:
     context_length: int
     max_tokens_default: int
     grammars: Grammars
+    turns: Turns = field(default_factory=Turns)
 
     def check_name(self, asked: str | None) -> str:
         """The name served; raises ModelNotFound for another. Null means whatever is served."""
@@ -221,7 +223,10 @@ def deadline(deadline_ms: int | None) -> int | None:
 
 
 def refuse_unsupported(options: Mapping[str, Any]) -> None:
-    """Raise for the first option that was given and can't be honoured; null means not given."""
+    """Raise for the first option that was given and can't be honoured; null means not given.
+
+    A name may say in further words when it is refused: `top_logprobs without logprobs`.
+    """
     for name, value in options.items():
         if value is not None:
-            raise InvalidRequest(f"{name} is not supported by this gateway", name)
+            raise InvalidRequest(f"{name} is not supported by this gateway", name.split()[0])

@@ -15,22 +15,46 @@ from litestar.types import Receive
 from sqlalchemy import Connection
 from sqlalchemy import Engine as Database
 
-from api.errors import RequestInFlight
+from api.errors import (
+    Forbidden,
+    IdempotencyMismatch,
+    InvalidBody,
+    InvalidIdempotencyKey,
+    NotSettled,
+    RateLimited,
+    RequestInFlight,
+    TenantSuspended,
+    Unauthenticated,
+)
 from api.gateway import Gateway, Live
 from api.inference.event_stream import disconnected
 from api.inference.generations import read
 from api.inference.schemas import GenerationView
-from engine.errors import EngineUnavailable
+from billing.errors import BudgetExhausted, CostCeilingTooLow, InsufficientCredit, PaymentOverdue
+from engine.errors import (
+    EngineOverloaded,
+    EngineUnavailable,
+    InvalidRequest,
+    ModelNotFound,
+    PromptTooLong,
+)
 from metering.committed_blocks import replay
 from metering.database import snapshot
 from metering.events import FINAL_STATUSES, RequestStatus, RequestSummary
 from metering.protocols import CommittedBlock
 
+# What a request for an answer may be refused with, whatever its shape.
+REFUSALS = (
+    *(InvalidRequest, PromptTooLong, InvalidBody, InvalidIdempotencyKey, Unauthenticated),
+    *(InsufficientCredit, PaymentOverdue, BudgetExhausted, CostCeilingTooLow),
+    *(Forbidden, TenantSuspended, ModelNotFound, RequestInFlight, IdempotencyMismatch),
+    *(RateLimited, EngineOverloaded, EngineUnavailable, NotSettled),
+)
 HTTP_CLIENT_CLOSED_REQUEST = 499  # never seen: the client is gone; it is for the access log
 
 
 async def wait_settled(receive: Receive, gateway: Gateway, live: Live) -> bool:
-    """Wait for the end of an order; false when its client went away first.
+    """Wait for the end of an order; false when its client went away first. Raises NotSettled.
 
     The departing client's order is cancelled, and pays for what was committed before.
     """
@@ -38,6 +62,8 @@ async def wait_settled(receive: Receive, gateway: Gateway, live: Live) -> bool:
     departure = asyncio.create_task(disconnected(receive))
     try:
         await asyncio.wait({settled, departure}, return_when=asyncio.FIRST_COMPLETED)
+        if settled.done():
+            settled.result()
         return settled.done()
     finally:
         settled.cancel()
@@ -66,7 +92,7 @@ async def told(
     """What a stream tells of an order: blocks as they come, and each choice's view at its end.
 
     Null is that nothing came for a while. Blocks of an answer that may have to wait for a reviewer
-    are kept back until it is known that it need not.
+    are kept back until it is known that it need not. Raises NotSettled.
     """
     kept: dict[str, list[CommittedBlock]] = {}
     async for item in live.stream.items(gateway.settings.keepalive_s):

@@ -16,7 +16,8 @@ from sqlalchemy import Engine as Database
 
 from api.auth import Principal, Scope, requires
 from api.bodies import StrictBody
-from api.errors import NotFound
+from api.error_reports import documented, report
+from api.errors import AuditBusy, Forbidden, InvalidParameter, NotFound, NotSettled, Unauthenticated
 from api.gateway import Gateway, Live
 from api.inference import orders, replies
 from api.inference.audits import AuditDesk
@@ -27,6 +28,7 @@ from api.inference.orders import Order, ServedModel
 from api.inference.schemas import GenerateRequest, GenerationView
 from api.schemas import PathId
 from billing import receipt_audit
+from billing.errors import CannotAudit
 from billing.money import parse_nano
 from billing.receipt_audit import Audit
 from billing.request_evidence import of_request
@@ -48,8 +50,10 @@ encode = msgspec.json.encode
         200: ResponseSpec(
             GenerationView,
             description="The answer and its signed receipt. With `stream`, server-sent events: "
-            "one `block` for each committed block, then one `receipt` holding this same object.",
-        )
+            "one `block` for each committed block, then one `receipt` holding this same object, or "
+            "an `error` holding a problem where it can't be settled yet.",
+        ),
+        **documented(*replies.REFUSALS),
     },
 )
 async def generate(
@@ -60,7 +64,8 @@ async def generate(
     idempotency_key: Annotated[str | None, HeaderParameter(name="Idempotency-Key")] = None,
 ) -> ASGIApp:
     """Generate within credit. A client that disconnects pays for the blocks committed before."""
-    order = await asyncio.to_thread(read_order, gateway.served, data)
+    served = gateway.served
+    order = await served.turns.read(principal.tenant_id, read_order, served, data)
     key = IdempotencyKey.of(idempotency_key, await request.body())
     submitted = await gateway.submit(principal, order, key, shows_blocks=bool(data.stream))
     request_id = submitted.request_id
@@ -87,6 +92,7 @@ async def generate(
     summary="Read a generation",
     guards=[requires(Scope.READ_CONTENT)],
     tags=["inference"],
+    responses=documented(InvalidParameter, Unauthenticated, Forbidden, NotFound),
     sync_to_thread=True,
 )
 def generation(
@@ -105,6 +111,9 @@ def generation(
     summary="Audit a receipt by generating its answer again",
     guards=[requires(Scope.READ_CONTENT)],
     tags=["inference"],
+    responses=documented(
+        InvalidParameter, Unauthenticated, Forbidden, NotFound, CannotAudit, AuditBusy
+    ),
 )
 async def audit_generation(
     principal: NamedDependency[Principal],
@@ -165,13 +174,16 @@ def read_order(served: ServedModel, wire: GenerateRequest) -> Order:
 
 
 async def _live_events(gateway: Gateway, live: Live, *, logprobs: bool) -> AsyncIterator[bytes]:
-    async for item in replies.told(gateway, live):
-        if item is None:
-            yield KEEPALIVE
-        elif isinstance(item, CommittedBlock):
-            yield sse("block", encode(block_view(item, logprobs=logprobs)))
-        else:
-            yield sse("receipt", encode(item))
+    try:
+        async for item in replies.told(gateway, live):
+            if item is None:
+                yield KEEPALIVE
+            elif isinstance(item, CommittedBlock):
+                yield sse("block", encode(block_view(item, logprobs=logprobs)))
+            else:
+                yield sse("receipt", encode(item))
+    except NotSettled as error:
+        yield sse("error", encode(report(error).as_problem()))
 
 
 async def _stored_events(

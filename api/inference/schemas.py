@@ -186,6 +186,7 @@ class GenerationView(msgspec.Struct, frozen=True):
     model: str
     status: str
     finish_reason: str | None
+    failure: str | None  # why it failed, if it did
     output: str | None
     usage: UsageView | None
     confidence: ConfidenceView | None

@@ -196,7 +196,7 @@ def list_metering_keys(database: NamedDependency[Database]) -> MeteringKeyList:
     guards=[requires(Scope.ADMINISTER)],
     summary="Revoke a metering key",
     status_code=200,
-    responses=documented(Unauthenticated, Forbidden, NotFound),
+    responses=documented(InvalidParameter, Unauthenticated, Forbidden, NotFound),
     sync_to_thread=True,
 )
 def revoke_metering_key(

@@ -15,7 +15,7 @@ from api import audit, cursors, tenants
 from api.auth import Principal, Scope, requires, tenant_in_scope, visible_tenant
 from api.bodies import StrictBody
 from api.error_reports import documented
-from api.errors import Forbidden, InvalidCursor, NotFound, Unauthenticated
+from api.errors import Forbidden, InvalidCursor, InvalidParameter, NotFound, Unauthenticated
 from api.invoices.schemas import (
     AnyPeriodQuery,
     ClosedView,
@@ -93,7 +93,7 @@ def preview_invoice(
     "/{invoice_id:str}",
     guards=[requires(Scope.READ_BILLING)],
     summary="Read an invoice",
-    responses=documented(InvoiceNotFound, Unauthenticated, Forbidden),
+    responses=documented(InvalidParameter, InvoiceNotFound, Unauthenticated, Forbidden),
     sync_to_thread=True,
 )
 def read_invoice(
@@ -109,7 +109,7 @@ def read_invoice(
     "/{invoice_id:str}/html",
     guards=[requires(Scope.READ_BILLING)],
     summary="Read an invoice as a page",
-    responses=documented(InvoiceNotFound, Unauthenticated, Forbidden),
+    responses=documented(InvalidParameter, InvoiceNotFound, Unauthenticated, Forbidden),
     media_type=MediaType.HTML,
     sync_to_thread=True,
 )
@@ -126,7 +126,7 @@ def read_invoice_page(
     "/{invoice_id:str}/pdf",
     guards=[requires(Scope.READ_BILLING)],
     summary="Read an invoice as PDF",
-    responses=documented(InvoiceNotFound, Unauthenticated, Forbidden),
+    responses=documented(InvalidParameter, InvoiceNotFound, Unauthenticated, Forbidden),
     media_type=PDF,
     sync_to_thread=True,
 )
@@ -174,7 +174,7 @@ def close_period(
     "/{invoice_id:str}/void",
     guards=[requires(Scope.ADMINISTER)],
     summary="Void an invoice",
-    responses=documented(*CHANGES),
+    responses=documented(InvalidParameter, *CHANGES),
     status_code=200,
     sync_to_thread=True,
 )
@@ -191,7 +191,7 @@ def void_invoice(
     "/{invoice_id:str}/give-up",
     guards=[requires(Scope.ADMINISTER)],
     summary="Give an invoice up",
-    responses=documented(*CHANGES),
+    responses=documented(InvalidParameter, *CHANGES),
     status_code=200,
     sync_to_thread=True,
 )

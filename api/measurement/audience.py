@@ -74,3 +74,6 @@ class Shown:
 
     def finish(self, summary: RequestSummary) -> None:
         """A run is over before its last receipt: nobody waits here for those."""
+
+    def defer(self, request_id: str) -> None:
+        """Nor for those that come late."""

@@ -23,7 +23,6 @@ from metering import queries as metering_queries
 from metering.database import open_database, snapshot
 from metering.queries import Bucket
 
-GOAL_MS = 50.0
 MONTH = DateRange(date(2026, 1, 1), date(2026, 1, 31), ZoneInfo("UTC"))
 LINES = 6
 

@@ -139,7 +139,7 @@ def set_recharge(
     "/enrol",
     guards=[requires(Scope.ADMINISTER)],
     summary="Let a tenant pay through the provider",
-    responses=documented(PaymentConflict, PaymentsDisabled, *REFUSALS),
+    responses=documented(InvalidParameter, PaymentConflict, PaymentsDisabled, *REFUSALS),
     status_code=200,
     sync_to_thread=True,
 )

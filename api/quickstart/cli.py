@@ -160,7 +160,7 @@ def _welcome(page: Console, running: Server, tenant: Demo) -> None:
         ("metrics", "/metrics"),
     ):
         page.print(f"  {name:<10} {running.url}{path}")
-    page.print(f"  {'demo key':<10} {tenant.key}")
+    page.print(f"  {'demo key':<10} {tenant.key}", soft_wrap=True)
     page.print("  The dashboard shows the tenant's page to this key, and the operator's page to")
     page.print("  the key that `dflash admin bootstrap` prints.")
     page.print()

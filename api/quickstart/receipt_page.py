@@ -70,8 +70,11 @@ def _lines(receipt: dict[str, Any]) -> Table:
         receipt["currency"], justify="right", footer=Text(receipt["total"], style="bold")
     )
     for line in receipt["lines"]:
-        quantity = f"{line['quantity']} {line['unit']}"
-        cells = (line["component"], line["detail"], quantity, line["unit_price"], line["amount"])
+        unit = line["unit"].removesuffix("s") if line["quantity"] == "1" else line["unit"]
+        # Fewer than were emitted: a block in which no draft was accepted costs nothing by itself.
+        detail = "accepted drafts" if line["component"] == "blocks" else line["detail"]
+        quantity = f"{line['quantity']} {unit}"
+        cells = (line["component"], detail, quantity, line["unit_price"], line["amount"])
         table.add_row(*map(Text, cells))
     return table
 

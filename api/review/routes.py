@@ -68,7 +68,7 @@ def list_items(
     "/{item_id:str}",
     guards=[requires(Scope.REVIEW)],
     summary="Read a review item",
-    responses=documented(ReviewItemNotFound, Unauthenticated, Forbidden),
+    responses=documented(InvalidParameter, ReviewItemNotFound, Unauthenticated, Forbidden),
     sync_to_thread=True,
 )
 def read_item(database: NamedDependency[Database], item_id: PathId) -> ReviewDetail:
@@ -91,7 +91,9 @@ def read_item(database: NamedDependency[Database], item_id: PathId) -> ReviewDet
     guards=[requires(Scope.REVIEW)],
     summary="Claim a review item",
     status_code=200,
-    responses=documented(ReviewConflict, ReviewItemNotFound, Unauthenticated, Forbidden),
+    responses=documented(
+        InvalidParameter, ReviewConflict, ReviewItemNotFound, Unauthenticated, Forbidden
+    ),
     sync_to_thread=True,
 )
 def claim_item(
@@ -119,7 +121,12 @@ def claim_item(
     summary="Give a verdict",
     status_code=200,
     responses=documented(
-        InvalidVerdict, ReviewConflict, ReviewItemNotFound, Unauthenticated, Forbidden
+        InvalidParameter,
+        InvalidVerdict,
+        ReviewConflict,
+        ReviewItemNotFound,
+        Unauthenticated,
+        Forbidden,
     ),
     sync_to_thread=True,
 )

@@ -126,7 +126,7 @@ def list_receipts(
     "/receipts/{request_id:str}",
     guards=[requires(Scope.READ_BILLING)],
     summary="Read a receipt",
-    responses=documented(*REFUSALS),
+    responses=documented(InvalidParameter, *REFUSALS),
     sync_to_thread=True,
 )
 def read_receipt(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -86,9 +87,8 @@ class EstimateView(msgspec.Struct, frozen=True):
     ),
     dto=StrictBody,
     return_dto=None,
-    sync_to_thread=True,
 )
-def estimate(  # noqa: PLR0917 -- injected by name, called by the router alone
+async def estimate(  # noqa: PLR0917 -- injected by name, called by the router alone
     data: JSONBody[EstimateRequest],
     principal: NamedDependency[Principal],
     database: NamedDependency[Database],
@@ -98,13 +98,26 @@ def estimate(  # noqa: PLR0917 -- injected by name, called by the router alone
 ) -> EstimateView:
     """Price a request under the tariff in force. Nothing is held, counted or kept."""
     served.check_name(data.model)
-    input_tokens = count_input(served, data)
+    input_tokens = await served.turns.read(principal.tenant_id, count_input, served, data)
     max_tokens = orders.token_limit(served, input_tokens, data.max_tokens)
+    choice = None if data.energy is None else replicas.greenest()
+    return await asyncio.to_thread(
+        _quoted, database, principal, tenant_id, input_tokens, max_tokens, choice
+    )
+
+
+def _quoted(  # noqa: PLR0917 -- the handler's other half, on a thread
+    database: Database,
+    principal: Principal,
+    tenant_id: str | None,
+    input_tokens: int,
+    max_tokens: int,
+    choice: Choice | None,
+) -> EstimateView:
     with snapshot(database) as connection:
         tenant = tenants.require(connection, tenant_in_scope(connection, principal, tenant_id))
         tariff = catalogue.tariff_in_force(connection, tenant.id, clock.now_us())
         typical = queries.typical(connection, tenant.id)
-    choice = None if data.energy is None else replicas.greenest()
     terms, review = tariff.document, tenant.review_opt_in and tariff.document.review is not None
     return EstimateView(
         input_tokens=input_tokens,

@@ -142,16 +142,11 @@ def compare_fleets(*, file: IO[str], as_json: bool) -> None:
 def _economics(context: CliContext, *, days: int, currency: str, **rates: Any) -> Economics:
     from billing.economics import costs
     from metering import clock
-    from metering.database import open_database, snapshot
 
     now = clock.now_us()
-    database = open_database(context.database_url)
-    try:
-        with snapshot(database) as connection:
-            stated = costs.Rates(currency, **rates)
-            return costs.economics(connection, stated, now - days * DAY_US, now)
-    finally:
-        database.dispose()
+    with context.snapshot() as connection:
+        stated = costs.Rates(currency, **rates)
+        return costs.economics(connection, stated, now - days * DAY_US, now)
 
 
 def _plain(found: Economics, *names: str) -> dict[str, Any]:

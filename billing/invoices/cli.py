@@ -15,7 +15,7 @@ from billing.invoices.upkeep_cli import recount_charges, remind_customers
 from metering.cli_context import CliContext
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection
 
     from billing.invoices.queries import Invoice
 
@@ -25,39 +25,12 @@ FORMATS = ("text", "json", "html", "pdf")
 
 
 @contextmanager
-def _database(context: CliContext) -> Iterator[Engine]:
-    from metering.database import open_database
-
-    database = open_database(context.database_url)
-    try:
-        yield database
-    finally:
-        database.dispose()
-
-
-@contextmanager
-def _transaction(context: CliContext) -> Iterator[Connection]:
-    from metering.database import transaction
-
-    with _database(context) as database, transaction(database) as connection:
-        yield connection
-
-
-@contextmanager
-def _snapshot(context: CliContext) -> Iterator[Connection]:
-    from metering.database import snapshot
-
-    with _database(context) as database, snapshot(database) as connection:
-        yield connection
-
-
-@contextmanager
 def _changing(context: CliContext, reference: str) -> Iterator[tuple[Connection, dict[str, Any]]]:
     """One invoice under its tenant's lock; what becomes of it is told to who collects it."""
     from billing.invoices import issuing
     from billing.payments import collection
 
-    with _transaction(context) as connection:
+    with context.transaction() as connection:
         row = issuing.locked(connection, reference)
         yield connection, row
         collection.tell(connection, row["id"])
@@ -87,7 +60,7 @@ def close_period(context: CliContext, period: str, tenant_id: str | None, as_jso
     from billing.invoices import closing
 
     counts: dict[str, int] = {}
-    with _database(context) as database:
+    with context.database() as database:
         witness = _witness(context, "invoice.issued")
         for closed in closing.close(database, period, tenant_id, witness):
             counts[closed.outcome] = counts.get(closed.outcome, 0) + 1
@@ -106,7 +79,7 @@ def correct_period(context: CliContext, period: str, tenant_id: str, as_json: bo
     """Issue what came late into a closed month now, instead of with the next month's invoice."""
     from billing.invoices import closing
 
-    with _database(context) as database:
+    with context.database() as database:
         witness = _witness(context, "invoice.corrected")
         closed = closing.correct(database, period, tenant_id, witness)
     shown = _closed(closed)
@@ -122,7 +95,7 @@ def preview_period(context: CliContext, period: str, tenant_id: str, as_json: bo
     """Show what closing would issue now, also for a month that still runs."""
     from billing.invoices import closing, queries
 
-    with _snapshot(context) as connection:
+    with context.snapshot() as connection:
         found = queries.of_draft(closing.preview(connection, tenant_id, period))
     _show(found, "json" if as_json else "text", None)
 
@@ -149,7 +122,7 @@ def list_invoices(
     from billing.invoices import queries
     from billing.invoices.minor_units import format_minor
 
-    with _snapshot(context) as connection:
+    with context.snapshot() as connection:
         found = queries.rows(
             connection, tenant_id=tenant_id, period=period, state=state, limit=limit
         )
@@ -188,7 +161,7 @@ def show_invoice(context: CliContext, reference: str, form: str, output: Path | 
     """Show an invoice by its number or id."""
     from billing.invoices import queries
 
-    with _snapshot(context) as connection:
+    with context.snapshot() as connection:
         found = queries.invoice(connection, reference)
     _show(found, form, output)
 
@@ -272,10 +245,10 @@ def check_invoices(ctx: click.Context, whole: bool) -> None:
     """Compare invoices with their lines, numbers and receivables; exit status 1 if any differ."""
     from billing.invoices import checks
 
-    with _snapshot(ctx.obj) as connection:
+    with ctx.obj.snapshot() as connection:
         found = list(checks.check(connection))
     if whole:
-        with _database(ctx.obj) as database:
+        with ctx.obj.database() as database:
             found += checks.unbilled(database)
     for difference in found:
         click.echo(

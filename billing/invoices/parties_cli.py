@@ -3,28 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from metering.cli_context import CliContext
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-
-@contextmanager
-def _transaction(context: CliContext) -> Iterator[Connection]:
-    from metering.database import open_database, transaction
-
-    database = open_database(context.database_url)
-    try:
-        with transaction(database) as connection:
-            yield connection
-    finally:
-        database.dispose()
 
 
 @click.command("issuer")
@@ -51,7 +34,7 @@ def set_issuer(
         changes["grace_us"] = grace_hours * parties.HOUR_US
     if no_pause:
         changes["pause_days"] = None
-    with _transaction(context) as connection:
+    with context.transaction() as connection:
         found = msgspec.structs.replace(parties.issuer(connection), **changes)
         if changes:
             parties.set_issuer(connection, found)
@@ -76,7 +59,7 @@ def set_customer(
     from billing.invoices import parties
 
     changes = {name: value for name, value in given.items() if value is not None}
-    with _transaction(context) as connection:
+    with context.transaction() as connection:
         found = msgspec.structs.replace(parties.customer(connection, tenant_id), **changes)
         if tax_percent is not None:
             percent = parties.parse_percent(tax_percent)

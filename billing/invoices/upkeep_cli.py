@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
 import click
 
 from metering.cli_context import CliContext
-
-if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
-
-@contextmanager
-def _database(context: CliContext) -> Iterator[Engine]:
-    from metering.database import open_database
-
-    database = open_database(context.database_url)
-    try:
-        yield database
-    finally:
-        database.dispose()
 
 
 @click.command("remind")
@@ -31,7 +13,7 @@ def remind_customers(context: CliContext) -> None:
     """Remind of what is due, and pause or resume credit on account."""
     from billing.invoices import dunning
 
-    with _database(context) as database:
+    with context.database() as database:
         told = dunning.run(database)
     for each in told:
         what = ", ".join(each.numbers) or "nothing"
@@ -48,7 +30,7 @@ def recount_charges(context: CliContext) -> None:
     from metering import clock
     from metering.database import transaction
 
-    with _database(context) as database:
+    with context.database() as database:
         with transaction(database) as connection:
             charged_hours.rebuild(connection)
         hours = sum(iter(lambda: charged_hours.count(database, clock.now_us()), 0))

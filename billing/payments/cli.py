@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -12,20 +10,7 @@ import click
 from metering.cli_context import CliContext
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
     from billing.payments.provider import Provider
-
-
-@contextmanager
-def _database(context: CliContext) -> Iterator[Engine]:
-    from metering.database import open_database
-
-    database = open_database(context.database_url)
-    try:
-        yield database
-    finally:
-        database.dispose()
 
 
 def _provider(context: CliContext) -> Provider:
@@ -50,9 +35,8 @@ def enrol_tenant(context: CliContext, tenant_id: str, email: str) -> None:
     """Let a tenant pay through the provider from now on."""
     from billing.ledger.balances import currency_of
     from billing.payments import collection
-    from metering.database import transaction
 
-    with _database(context) as database, transaction(database) as connection:
+    with context.transaction() as connection:
         currency = currency_of(connection, tenant_id)
         if collection.enrol(connection, tenant_id, email, currency):
             context.record(
@@ -69,9 +53,8 @@ def enrol_tenant(context: CliContext, tenant_id: str, email: str) -> None:
 def meter_tenant(context: CliContext, tenant_id: str, measure: str, event_name: str) -> None:
     """Tell a meter of the provider's, by its event name, what a tenant uses from this hour on."""
     from billing.payments import meters
-    from metering.database import transaction
 
-    with _database(context) as database, transaction(database) as connection:
+    with context.transaction() as connection:
         if meters.begin(connection, tenant_id, measure, event_name):
             context.record(
                 connection,
@@ -90,7 +73,7 @@ def push_rows(context: CliContext) -> None:
     from billing.payments import meters, outbox, top_ups
 
     provider = _provider(context)
-    with _database(context) as database:
+    with context.database() as database:
         top_ups.recharge(database)
         meters.queue(database)
         click.echo(f"{outbox.push(database, provider)} sent")
@@ -104,9 +87,8 @@ def show_waiting(ctx: click.Context, as_json: bool) -> None:
     from dataclasses import asdict
 
     from billing.payments import outbox
-    from metering.database import snapshot
 
-    with _database(ctx.obj) as database, snapshot(database) as connection:
+    with ctx.obj.snapshot() as connection:
         found = outbox.open_rows(connection)
     for row in found:
         if as_json:
@@ -126,9 +108,8 @@ def show_waiting(ctx: click.Context, as_json: bool) -> None:
 def retry_row(context: CliContext, seq: int) -> None:
     """Let a refused row go out again, once its cause was mended."""
     from billing.payments import refusals
-    from metering.database import transaction
 
-    with _database(context) as database, transaction(database) as connection:
+    with context.transaction() as connection:
         if not refusals.retry(connection, seq):
             raise click.ClickException(f"{seq} was not refused")
         context.record(connection, action="payments.retried", subject=str(seq))
@@ -141,9 +122,8 @@ def retry_row(context: CliContext, seq: int) -> None:
 def drop_row(context: CliContext, seq: int) -> None:
     """Let a refused row go, which was settled otherwise. A refund's credit is given back."""
     from billing.payments import refusals
-    from metering.database import transaction
 
-    with _database(context) as database, transaction(database) as connection:
+    with context.transaction() as connection:
         if not refusals.drop(connection, seq):
             raise click.ClickException(f"{seq} was not refused")
         context.record(connection, action="payments.dropped", subject=str(seq))

@@ -51,7 +51,7 @@
       scales: {
         [lying ? "y" : "x"]: {
           ...names,
-          ticks: { color: ink, font, maxRotation: 0, autoSkipPadding: 14 },
+          ticks: { color: ink, font, maxRotation: 0, autoSkip: !lying, autoSkipPadding: 14 },
         },
         [lying ? "x" : "y"]: {
           ...values,
@@ -78,6 +78,9 @@
     const data = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
     const canvas = figure.querySelector("canvas");
     drawn.get(canvas)?.destroy();
+    if (data.kind === "stacked_rows") {
+      canvas.parentElement.style.height = `${6 + 2 * data.categories.length}rem`;
+    }
     drawn.set(canvas, new Chart(canvas, {
       type: data.kind === "lines" ? "line" : "bar",
       data: {

@@ -43,11 +43,6 @@ class KvStorage:
         """The index of the slot that is always zero."""
         return self.slots
 
-    @property
-    def bytes_per_slot(self) -> int:
-        """Bytes that one token takes, all layers together."""
-        return self.layers * 2 * self.kv_heads * self.head_dim * self._pool.element_size()
-
     def layer(self, layer: int) -> Tensor:
         """Return the live view [2, G, S + 1, D] of one layer: keys first, then values."""
         return self._pool[layer]

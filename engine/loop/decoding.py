@@ -46,6 +46,9 @@ from engine.scheduler.sequence import Sequence as LiveSequence
 
 log = structlog.get_logger(__name__)
 
+# Failures in our own wording, which may be shown; any other could hold others' data.
+KNOWN = (ProcessorFailed, GrammarFailed, ArithmeticError)
+
 PAGE_SIZE = 16
 
 
@@ -333,9 +336,7 @@ class DecodeLoop:
         flight = self._flights.of(turn.sequence)
         if flight is None:
             return
-        # Only what is our own wording may be shown; anything else could hold others' data.
-        known = isinstance(error, ProcessorFailed | GrammarFailed | ArithmeticError)
-        detail = str(error) if known else "the engine failed in a decoding step"
+        detail = str(error) if isinstance(error, KNOWN) else "the engine failed in a decoding step"
         for rider in list(flight.riders):
             self._on_failure(rider.request.request_id, error)
             self._finish(rider, FinishReason.ERROR, outcome, detail)
@@ -352,4 +353,7 @@ class DecodeLoop:
 
 
 def _log_failure(request_id: str, error: Exception) -> None:
-    log.error("request.failed", request_id=request_id, exc_info=error)
+    if isinstance(error, KNOWN):
+        log.warning("request.failed", request_id=request_id, reason=str(error))
+    else:
+        log.error("request.failed", request_id=request_id, exc_info=error)

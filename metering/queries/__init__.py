@@ -7,13 +7,9 @@ nothing.
 from metering.queries.energy import EnergyUse, energy_windows
 from metering.queries.engine import EngineHealth, HealthPoint, Totals, engine_health, totals
 from metering.queries.requests import (
-    BlockRow,
-    ListedRequest,
-    RequestPosition,
     RequestRow,
-    blocks,
+    failure,
     request,
-    request_list,
     summary,
 )
 from metering.queries.steps import StepRun, step_runs
@@ -28,26 +24,22 @@ from metering.queries.usage import (
 )
 
 __all__ = [
-    "BlockRow",
     "Bucket",
     "ClassEnergy",
     "EnergyUse",
     "EngineHealth",
     "HealthPoint",
-    "ListedRequest",
-    "RequestPosition",
     "RequestRow",
     "ScoreBin",
     "StepRun",
     "TenantRow",
     "Totals",
     "UsageBucket",
-    "blocks",
     "confidence_histogram",
     "energy_windows",
     "engine_health",
+    "failure",
     "request",
-    "request_list",
     "step_runs",
     "summary",
     "tenant",

@@ -20,6 +20,7 @@ log = structlog.get_logger(__name__)
 
 RETRY_NS = 10**8  # doubled after each attempt, up to ...
 RETRY_NS_MAX = 30 * 10**9
+ATTEMPTS_WAITED = 7  # some 6 s: after so many that failed, nobody waits for the request any more
 CANCEL_GRACE_NS = 10 * 10**9  # an engine that doesn't answer a cancellation is not waited for
 POLL_S = 0.02  # while a request waits for its energy
 IDLE_POLL_S = 1.0
@@ -91,6 +92,8 @@ class Closer:
                 log.exception("request.ending_failed", request_id=live.admitted.id)
                 wait_ns = min(RETRY_NS_MAX, RETRY_NS << min(live.retries, 16))
                 live.retries += 1
+                if live.retries == ATTEMPTS_WAITED:
+                    self._sink.defer(live.admitted.id)
                 live.retry_at_ns = clock.monotonic_ns() + wait_ns
                 return
             self._live.remove(live)

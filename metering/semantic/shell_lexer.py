@@ -6,7 +6,6 @@ from metering.semantic.sentences import SPACES
 
 # What the stack holds, innermost last: a quote as it is; `$` a string with escapes, `$'...'`;
 # `(` a subshell, substitution or array, `a` arithmetic; `{` a parameter.
-_CODE = frozenset("(a{`")
 _LINE_MAX = 256  # a longer line ends no here-document
 _DEPTH_MAX = 512  # deeper brackets are not followed
 _DOCUMENTS_MAX = 16  # to come after one line; further ones are not followed

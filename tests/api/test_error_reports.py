@@ -57,7 +57,8 @@ RAISED: dict[str, Exception] = {
     "overdraft": billing_errors.Overdraft(SECRET, 2, 1),
     "database": OperationalError("SELECT 1", {}, Exception(SECRET)),
     "bug": ZeroDivisionError(SECRET),
-    "generation": api_errors.GenerationFailed("req_1"),
+    "settled": api_errors.NotSettled("req_1"),
+    "generation": api_errors.GenerationFailed("req_1", "it was lost"),
 }
 
 

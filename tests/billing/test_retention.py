@@ -18,8 +18,9 @@ from billing.reconciliation import reconcile
 from billing.retention import DAY_US, Chosen
 from billing.settlement import Settlement
 from metering import clock
+from metering.committed_blocks import replay
 from metering.database import snapshot, transaction
-from metering.queries import blocks, request
+from metering.queries import request
 from metering.tables import requests, usage_events
 
 
@@ -103,12 +104,12 @@ def test_erasing_a_users_content_leaves_receipts_that_verify_and_books_that_agre
         assert (row.prompt, row.output, row.end_user) == (None, None, None)
         numbers = {"seed": 7, "temperature": 0.5, "draft": True, "top_logprobs": None}
         assert row.parameters == numbers
-        assert blocks(connection, "req_0") == []
+        assert replay(connection, "req_0") == []
         for kept in ("req_1", "req_2"):  # another user's, and another tenant's of that name
             other = request(connection, None, kept)
             assert other is not None
             assert other.output == "secret answer"
-            assert blocks(connection, kept) != []
+            assert replay(connection, kept) != []
         after = receipts.receipt(connection, "ten_1", "req_0")
         assert after is not None
         assert after | {"content_salt": salt_of("req_0")} == before
@@ -220,4 +221,4 @@ def test_a_request_whose_blocks_contradict_its_summary_keeps_them_as_evidence(
     with transaction(database) as connection:
         connection.execute(text("UPDATE request_summaries SET blocks = blocks + 1"))
         retention.erase(connection, "ten_1", Chosen(request_id="req_0"))
-        assert blocks(connection, "req_0") != []
+        assert replay(connection, "req_0") != []

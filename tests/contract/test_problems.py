@@ -50,4 +50,4 @@ def test_what_is_our_fault_shows_nothing_unless_it_was_written_to_be_shown() -> 
     shown = {
         kind.code for kind in problems.kinds().values() if kind.status >= 500 and kind.shows_detail
     }
-    assert shown == {"overloaded", "generation_failed", "audit_busy"}
+    assert shown == {"overloaded", "generation_failed", "not_settled", "audit_busy"}

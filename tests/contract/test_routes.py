@@ -15,6 +15,7 @@ from api.roles import Scope
 from api.settings import Settings
 
 PUBLIC = {
+    "/",
     "/webhooks/stripe",  # which looks at signatures instead
     "/events",
     "/health",
@@ -55,6 +56,18 @@ def test_every_address_asks_for_a_scope_or_is_known_to_be_public(app: Litestar) 
         else:
             assert declared[0] in set(Scope), path
     assert open_addresses == PUBLIC
+
+
+def test_the_errors_described_are_those_that_are_sent(app: Litestar) -> None:
+    for path, item in app.openapi_schema.to_schema()["paths"].items():
+        for method, operation in item.items():
+            for status, response in operation["responses"].items():
+                if status.startswith(("4", "5")):
+                    (body,) = response["content"].values()
+                    kind = "OpenAIFaultView" if path.startswith("/v1/") else "ProblemView"
+                    assert body["schema"] == {"$ref": f"#/components/schemas/{kind}"}, (
+                        f"{method} {path}: {status}"
+                    )
 
 
 def test_content_is_shown_to_those_who_may_see_content(app: Litestar) -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from hypothesis import example, given
@@ -140,3 +142,14 @@ def test_a_template_that_does_not_compile_is_refused_at_once(tmp_path, template)
     path = convert_gguf(source, tmp_path / "t.dfm", quant_type="f32")
     with pytest.raises(InvalidModelFile, match="template does not compile"):
         Tokenizer.from_dfm(path)
+
+
+def test_others_go_on_while_a_long_text_is_encoded(tiny: Tokenizer) -> None:
+    text = "the and " * 250_000
+    encoding = Thread(target=tiny.encode, args=(text,))
+    encoding.start()
+    turns = 0
+    while encoding.is_alive():
+        time.sleep(0.001)
+        turns += 1
+    assert turns > 10, "the interpreter lock was held all the while"

@@ -69,3 +69,28 @@ def test_a_streams_blocks_carry_their_tokens_if_they_were_asked_for(
     told = [token for _, block in blocks for token in block["logprobs"]]
     assert told == last[1]["logprobs"]
     assert all(block["logprobs"] is None for _, block in plain)
+
+
+def test_why_a_generation_failed_is_said_wherever_it_is_read(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    endless = {
+        "$defs": {"n": {"type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}}},
+        "$ref": "#/$defs/n",
+    }
+    endless["$defs"]["n"]["required"] = ["n"]  # type: ignore[index]
+    with gateway.client(tenant.key) as client:
+        answer = client.post("/generate", json={**PLAIN, "json_schema": endless}).json()
+        kind = {"type": "json_schema", "json_schema": {"name": "endless", "schema": endless}}
+        chat = {
+            "model": answer["model"],
+            "messages": [{"role": "user", "content": "the"}],
+            "response_format": kind,
+        }
+        error = client.post("/v1/chat/completions", json=chat).json()["error"]
+        streamed = client.post("/v1/chat/completions", json={**chat, "stream": True}).text
+    assert (answer["status"], answer["cost"]) == ("failed", "0")
+    assert answer["failure"] == "the schema became too complex to follow"
+    assert answer["failure"] in error["message"]
+    assert error["code"] == "generation_failed"
+    assert answer["failure"] in streamed

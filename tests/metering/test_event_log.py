@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import msgspec
 import pytest
 from metering_cases import VOCAB_SIZE, add_tenant, admit, block, step
@@ -12,7 +10,6 @@ from sqlalchemy import Engine, func, select
 from engine.records import Work
 from metering import bodies, canonical_json, event_log
 from metering.bodies import BlockBody, TerminalBody, UsageEvent
-from metering.cloudevents import to_cloudevent
 from metering.database import snapshot, transaction
 from metering.errors import EventConflict
 from metering.events import EndedBy, EventKind, RequestStatus
@@ -123,22 +120,3 @@ def test_a_cut_block_states_only_what_is_left_of_it() -> None:
     assert (cut.anchor, cut.withheld_tokens) == (None, 2)
     assert cut.information_ubits == 721_348
     assert bodies.cut(whole, 2, VOCAB_SIZE).anchor == 1
-
-
-def test_events_have_a_cloudevents_envelope() -> None:
-    envelope = to_cloudevent(event())
-    data = envelope.pop("data")
-    assert envelope == {
-        "specversion": "1.0",
-        "id": "req_1/block/0",
-        "source": "/dflash/engine",
-        "type": "dev.dflash.usage.block.v1",
-        "subject": "req_1",
-        "time": "2023-11-14T22:13:20.123456Z",
-        "datacontenttype": "application/json",
-        "tenantid": "acme",
-        "bodysha256": event().body_sha256,
-    }
-    assert canonical_json.sha256(canonical_json.encode(data)) == event().body_sha256
-    assert all(name.isalnum() and name.islower() for name in envelope)
-    assert json.dumps(data)

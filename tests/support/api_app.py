@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 
 from api.auth import provide_principal
 from api.error_reports import exception_handlers
+from api.query_parameters import refuse_unknown
 
 BODY_BYTES_MAX = 1 << 16
 
@@ -29,6 +30,7 @@ def make_app(database: Engine, *handlers: ControllerRouterHandler, **dependencie
                 for name, value in values.items()
             },
         },
+        before_request=refuse_unknown,
         exception_handlers=exception_handlers,
         state=State({"database": database}),
         request_max_body_size=BODY_BYTES_MAX,

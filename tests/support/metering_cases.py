@@ -201,6 +201,7 @@ class Sink:
     def __init__(self) -> None:
         self.blocks: list[CommittedBlock] = []
         self.summaries: dict[str, RequestSummary] = {}
+        self.deferred: list[str] = []
         self._changed = threading.Condition()
 
     def deliver(self, request_id: str, blocks: Sequence[CommittedBlock]) -> None:
@@ -211,6 +212,9 @@ class Sink:
         with self._changed:
             self.summaries[summary.request_id] = summary
             self._changed.notify_all()
+
+    def defer(self, request_id: str) -> None:
+        self.deferred.append(request_id)
 
     def wait_for(self, request_id: str, timeout_s: float = 20.0) -> RequestSummary:
         with self._changed:

@@ -165,3 +165,19 @@ def test_a_bad_query_names_its_parameter(
 ) -> None:
     answer = client.get("/receipts", headers=bearer(house.owner), params=query)
     assert (answer.status_code, answer.json()["parameter"]) == (400, parameter)
+
+
+def test_a_filter_that_an_address_does_not_have_is_refused_not_ignored(
+    client: TestClient[Litestar], house: House
+) -> None:
+    finance = bearer(house.finance)
+    for path, query, known in (
+        ("/charges", {"from": "2026-11-01"}, "start"),
+        ("/receipts", {"period": "2026-11", "limit": 1}, "cursor"),
+        ("/balance", {"currency": "EUR"}, "tenant_id"),
+    ):
+        answer = client.get(path, headers=finance, params=query)
+        assert answer.status_code == 400, path
+        assert answer.json()["parameter"] == next(iter(query))
+        assert known in answer.json()["detail"]
+    assert client.get("/balance", params={"currency": "EUR"}).status_code == 401

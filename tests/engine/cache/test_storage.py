@@ -59,10 +59,6 @@ def test_a_layer_is_a_view_that_sees_later_writes():
     assert torch.equal(view[:, :, 3], content[1, 5])
 
 
-def test_the_size_of_a_slot_is_known():
-    assert KvStorage(LAYERS, SLOTS, HEADS, DIM).bytes_per_slot == 2 * 2 * 3 * 4 * 4
-
-
 def test_it_can_be_written_with_and_without_inference_mode():
     storage = KvStorage(LAYERS, SLOTS, HEADS, DIM)
     with torch.inference_mode():

@@ -20,7 +20,6 @@ from metering import bodies, event_log, queries, requests
 from metering.database import snapshot, transaction
 from metering.energy.provenance import shown_uj
 from metering.events import (
-    ConfidenceTier,
     EndedBy,
     EnergyClass,
     EnergySummary,
@@ -120,31 +119,6 @@ def test_a_request_that_runs_has_no_summary(filled: Engine) -> None:
         summary = queries.summary(connection, "req_1")
     assert summary is not None
     assert summary.output_tokens == 5
-
-
-def test_the_list_is_paged_newest_first(filled: Engine) -> None:
-    with snapshot(filled) as connection:
-        first = queries.request_list(connection, "acme", limit=2)
-        second = queries.request_list(connection, "acme", limit=9, after=first[-1].position)
-        everyone = queries.request_list(connection, None, limit=9)
-        failed = queries.request_list(connection, None, limit=9, status=RequestStatus.FAILED)
-    assert [each.id for each in first] == ["req_5", "req_3"]
-    assert [each.id for each in second] == ["req_2", "req_1"]
-    assert [each.id for each in everyone] == ["req_5", "req_4", "req_3", "req_2", "req_1"]
-    assert [each.id for each in failed] == ["req_4"]
-    running, done = first
-    assert (running.output_tokens, running.energy_class, running.shown_uj) == (None, None, None)
-    assert (done.output_tokens, done.complete_units, done.fragment_units) == (5, 1, 1)
-    assert (done.tier, done.shown_uj) == (ConfidenceTier.REVIEW, 200_000)
-
-
-def test_blocks_come_with_their_text(filled: Engine) -> None:
-    with snapshot(filled) as connection:
-        first, second = queries.blocks(connection, "req_1")
-        assert queries.blocks(connection, "req_5") == []
-    assert (first.text, second.text) == ("One. ", "Twé")
-    assert (second.accepted_tokens, second.drafted_depth) == (2, 4)
-    assert second.logprobs_unats == (-10_000,) * 3
 
 
 def test_usage_is_summed_by_day_and_energy_class(filled: Engine) -> None:

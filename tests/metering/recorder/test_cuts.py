@@ -10,8 +10,9 @@ from sqlalchemy import Engine, select
 from sqlalchemy.exc import OperationalError
 
 from engine.records import FinishReason, Work
-from metering import event_log, queries
+from metering import event_log
 from metering.bodies import BlockBody
+from metering.committed_blocks import replay
 from metering.database import snapshot
 from metering.events import EndedBy, RequestStatus, RequestSummary
 from metering.protocols import Cover
@@ -73,7 +74,7 @@ def test_a_block_of_which_nothing_is_covered_leaves_no_event(rig: Rig) -> None:
     assert rig.sink.blocks == []
     assert rig.canceller.cancelled == [], "the engine knows that it is over"
     with snapshot(rig.database) as connection:
-        assert queries.blocks(connection, "req_1") == []
+        assert replay(connection, "req_1") == []
 
 
 def test_the_gate_is_asked_what_the_end_will_say(rig: Rig) -> None:

@@ -136,6 +136,14 @@ def test_what_cannot_be_stored_fails_its_requests_and_is_never_shown(rig_on_each
     assert counters(rig) == (3, 3, 3, 1), "the counts of the failed batch are made up for"
 
 
+def test_nobody_waits_for_an_end_that_cannot_be_stored_and_it_is_stored_later(rig: Rig) -> None:
+    rig.track("req_1")
+    with failing_inserts(rig.database, "request_summaries", closer.ATTEMPTS_WAITED):
+        rig.recorder.on_steps([step(0, block(0, "a"), finishes=[finish(blocks=1)])])
+        assert rig.sink.wait_for("req_1").status is RequestStatus.COMPLETED
+    assert rig.sink.deferred == ["req_1"]
+
+
 def test_a_gate_that_fails_for_one_request_fails_only_that_one(rig: Rig) -> None:
     rig.track("req_1", "req_2")
 
