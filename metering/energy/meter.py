@@ -26,6 +26,7 @@ CLOSE_TIMEOUT_S = 5.0  # a driver that hangs is left behind
 RETRY_PERIODS_MAX = 100  # a lost source is asked ever more rarely, at most so many periods apart
 MEASURING_S = 1.0  # how long update periods are looked for, at most
 MEASURING_POLL_S = 0.001
+AT_WILL_PERIODS = 4  # between two readings of what is read at requests and steps, too
 PERIOD_S_MIN = 0.02  # sampling faster than that would cost more than it tells
 
 
@@ -188,7 +189,7 @@ class EnergyMeter:
     def _measure_periods(self) -> None:
         """Find out how often the counters move, and sample twice as often, within reason.
 
-        What can be read at will is read whenever a step has ended.
+        What can be read at will is read whenever a request arrives or a step has ended.
         """
         until_ns = clock.monotonic_ns() + round(MEASURING_S * 1e9)
         while (
@@ -204,5 +205,7 @@ class EnergyMeter:
         period_us = self._provenance.update_period_us
         if period_us is not None:
             log.info("energy.period_measured", update_period_us=period_us)
-            if not self.at_will:
-                self._period_s = min(self._period_s, max(PERIOD_S_MIN, period_us / 2e6))
+        if self.at_will:
+            self._period_s *= AT_WILL_PERIODS
+        elif period_us is not None:
+            self._period_s = min(self._period_s, max(PERIOD_S_MIN, period_us / 2e6))

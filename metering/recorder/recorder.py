@@ -136,6 +136,8 @@ class Recorder:
     def track(self, admitted: AdmittedRequest) -> None:
         """Follow a request that is about to be submitted; its row is committed."""
         self._live.add(LiveRequest(admitted, RequestMeter(admitted, self._rule, self.calibration)))
+        if self._books is not None:
+            self._books.sample()  # so that the idle time before takes no part in what comes
 
     def cancel(self, request_id: str) -> None:
         """Commit nothing more of a request and tell the engine to stop it. Idempotent.

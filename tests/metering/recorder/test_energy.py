@@ -244,6 +244,20 @@ def test_energy_before_the_first_block_counts(sqlite_database: Engine) -> None:
     assert (summary.blocks, summary.energy.energy_uj) == (0, 70)
 
 
+def test_idle_time_takes_no_part_in_what_comes_after_a_request_has_arrived(
+    sqlite_database: Engine,
+) -> None:
+    source = ScriptedSource()
+    with recorder_rig(sqlite_database, meter=scripted_meter(source)) as rig:
+        source.reading = Reading(1_000, 10, 0)  # next to nothing: nobody had asked for anything
+        rig.track("req_1")
+        source.reading = Reading(2_000, 1_010, 0)
+        computed = step(0, work={"req_1": ONE_NODE}, start_ns=1_000, end_ns=2_000)
+        rig.recorder.on_steps([computed, step(1, finishes=[finish(blocks=0)], start_ns=2_000)])
+        summary = rig.sink.wait_for("req_1")
+    assert summary.energy.energy_uj == 1_000
+
+
 def test_energy_is_written_while_a_request_still_runs(
     sqlite_database: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
