@@ -77,6 +77,7 @@ requests = Table(
     Column("project_id", Id),  # of the tenant's key at admission; null: none
     Column("engine", Text),  # JSON, what it was admitted for; null: not ours, or not recorded
     Column("content_salt", String(64)),  # hex, before all content that is hashed; null once erased
+    Column("replica", String(40)),  # the gateway's name of the engine; null: not recorded
     CheckConstraint(
         "status IN ('admitted', 'running', 'completed', 'refused', 'cancelled', 'failed')",
         name="status",
