@@ -84,6 +84,14 @@ requests = Table(
     ),
 )
 Index("ix_requests_tenant_started", requests.c.tenant_id, requests.c.started_at_us)
+# A start looks for the newest of each replica.
+Index(
+    "ix_requests_replica",
+    requests.c.replica,
+    requests.c.id,
+    sqlite_where=requests.c.replica.is_not(None),
+    postgresql_where=requests.c.replica.is_not(None),
+)
 # Recovery looks for these after a crash.
 Index(
     "ix_requests_live",

@@ -40,10 +40,19 @@ def upgrade() -> None:
         key=("request_id", "unit_index", "judge"),
     )
     op.add_column("requests", sa.Column("replica", sa.String(40)))
+    is_recorded = sa.text("replica IS NOT NULL")
+    op.create_index(
+        "ix_requests_replica",
+        "requests",
+        ["replica", "id"],
+        sqlite_where=is_recorded,
+        postgresql_where=is_recorded,
+    )
 
 
 def downgrade() -> None:
     """Drop what `upgrade` added; of labels, the reviewers' alone are kept."""
+    op.drop_index("ix_requests_replica", "requests")
     op.drop_column("requests", "replica")
     _replace(
         WITHOUT_JUDGES,

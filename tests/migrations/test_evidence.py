@@ -20,7 +20,8 @@ LABEL = (
     "INSERT INTO confidence_labels VALUES ('r', -1, 'm', NULL, 'request', '0.9', true, 5, true, 1)"
 )
 TESTS = (
-    "INSERT INTO confidence_labels"
+    "INSERT INTO confidence_labels (request_id, unit_index, judge, model, model_checksum, kind,"
+    " geo_mean, correct, inclusion_ppm, sampled, labelled_at_us, cluster)"
     " VALUES ('r', -1, 'tests', 'm', NULL, 'request', '0.9', false, 5, true, 1, 'c')"
 )
 

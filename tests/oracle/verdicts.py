@@ -6,9 +6,9 @@
         --answers answers.jsonl --out verdicts.jsonl
     dflash calibrate labels verdicts.jsonl --judge humaneval-tests
 
-A suite is `humaneval` (whose problems come in a file), `sums` or `tables`. HumanEval's answers are
-judged by running its tests (`humaneval-tests`) or by whether they are Python at all
-(`humaneval-parses`), sums by their result (`sums`), tables line by line (`tables`).
+A suite is `capitals`, `humaneval` (whose problems come in a file), `sums` or `tables`. HumanEval's
+answers are judged by running its tests (`humaneval-tests`) or by whether they are Python at all
+(`humaneval-parses`), the others by what is known: tables line by line, the rest as a whole.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ import click
 import httpx
 from oracle_tasks import (
     Task,
+    capital_is_right,
+    capitals,
     humaneval,
     parses,
     passes,
@@ -37,8 +39,8 @@ from oracle_tasks import (
 from metering.events import UnitState
 from metering.semantic import Segmenter
 
-SUITES = {"humaneval": humaneval, "sums": sums, "tables": tables}
-JUDGES = ("humaneval-tests", "humaneval-parses", "sums", "tables")
+SUITES = {"capitals": capitals, "humaneval": humaneval, "sums": sums, "tables": tables}
+JUDGES = ("capitals", "humaneval-tests", "humaneval-parses", "sums", "tables")
 AT_ONCE = 8
 ANSWER_MAX_S = 300
 
@@ -119,6 +121,8 @@ def _judged(
         return
     if judge == "sums":
         right = sum_is_right(answer["task"], output)
+    elif judge == "capitals":
+        right = capital_is_right(answer["task"], output)
     else:
         rule = passes if judge == "humaneval-tests" else parses
         right = rule(asked[answer["group"]], output)

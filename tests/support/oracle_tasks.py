@@ -12,6 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from oracle_capitals import CAPITALS
 from oracle_sandbox import runs
 
 CODE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL)
@@ -68,6 +69,19 @@ def sums(_path: Path) -> Iterator[Task]:
             temperature=0.0,
             seed=0,
             max_tokens=24,
+        )
+
+
+def capitals(_path: Path) -> Iterator[Task]:
+    """Every country's capital."""
+    for country in CAPITALS:
+        yield Task(
+            id=country,
+            group=country,
+            prompt=f"What is the capital of {country}? Answer in one short sentence.",
+            temperature=0.0,
+            seed=0,
+            max_tokens=32,
         )
 
 
@@ -128,6 +142,13 @@ def sum_is_right(task: str, output: str) -> bool:
     result = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}[sign](int(left), int(right))
     found = NUMBER.findall(output.replace(",", ""))
     return bool(found) and int(found[-1]) == result
+
+
+def capital_is_right(country: str, output: str) -> bool:
+    """Whether the answer's first sentence names the capital, and not only the country."""
+    said, _, _ = output.replace("St.", "St").partition(". ")
+    told = said.replace(country, "", 1) if country in CAPITALS[country] else said
+    return any(name.replace("St.", "St") in told for name in CAPITALS[country])
 
 
 def product_is_right(line: str) -> bool | None:
