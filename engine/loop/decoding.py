@@ -303,10 +303,9 @@ class DecodeLoop:
         outcome.drawn += len(walked.tokens)
         if draft:
             outcome.drafted.add(Window(1, clipped.depth, heard.accepted))
-        if flight.session and self._proposer.degradation.drafting:
-            if draft:
-                flight.session.observe(draft, walked, verified.entropies)
-            flight.tell(drafted=draft is not None)
+        if draft and flight.session and self._proposer.degradation.drafting:
+            flight.session.observe(draft, walked, verified.entropies)
+            flight.tell(drafted=True)
         self._speak(flight, outcome)
 
     def _speak(self, flight: Flight, outcome: Outcome, *, computed: bool = True) -> None:
