@@ -98,6 +98,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"request_id": "req_1", "verdict": "edit"}, "Invalid enum value 'edit'"),
     ({"request_id": "req_1", "verdict": "approve", "score": 1}, "unknown field `score`"),
     ({"request_id": "req_1", "verdict": "approve", "unit": -1}, ">= 0"),
+    ({"request_id": "req_1\0", "verdict": "approve"}, "matching regex"),
     ({"request_id": "req_9", "verdict": "approve"}, "no finished request req_9"),
     ({"request_id": "live", "verdict": "approve"}, "no finished request live"),
     ({"request_id": "req_1", "verdict": "approve", "unit": 2}, "no complete unit 2"),
