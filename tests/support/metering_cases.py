@@ -259,9 +259,11 @@ class ScriptedSource:
             devices=(device,),
             uncertainty_pct=40,
         )
+        self.reads = 0
         self.closed = False
 
     def read(self) -> Reading:
+        self.reads += 1
         if self.reading is None:
             raise SourceUnavailable("the script says so")
         return self.reading
@@ -300,8 +302,7 @@ class Rig:
 
     def track(self, *request_ids: str) -> None:
         """Admit requests and have the recorder follow them."""
-        for each in admit(self.database, *request_ids):
-            self.recorder.track(each)
+        self.recorder.track(*admit(self.database, *request_ids))
 
 
 @contextmanager
