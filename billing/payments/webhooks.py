@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, select
 
 from billing.errors import ProviderFailed, ProviderRefused
-from billing.invoices import issuing
+from billing.invoices import issuing, paying
 from billing.invoices.tables import invoices
 from billing.notices import NoticeType
 from billing.payments import collection, outbox, top_ups
@@ -117,7 +117,7 @@ def _take_over(connection: Connection, row: dict[str, Any], found: InvoiceState)
     """
     if found.status == "paid":
         # The provider's invoice is paid as a whole, so its id is the cause.
-        taken = found.paid_minor > 0 and issuing.pay(
+        taken = found.paid_minor > 0 and paying.pay(
             connection, row["id"], found.paid_minor, method=METHOD, cause_id=found.provider_id
         )
         return "paid" if taken else "paid before"
@@ -215,12 +215,10 @@ def _dispute(database: Engine, provider: Provider, provider_id: str) -> Effect:
             if won:
                 top_ups.restore(connection, known, cause, f"{cause}/won")
         elif about.invoice is not None:
-            issuing.take_back(connection, about.invoice, amount, method=METHOD, cause_id=cause)
+            paying.take_back(connection, about.invoice, amount, method=METHOD, cause_id=cause)
             if won:
                 back = f"{cause}/won"
-                issuing.restore(
-                    connection, about.invoice, taken=cause, method=METHOD, cause_id=back
-                )
+                paying.restore(connection, about.invoice, taken=cause, method=METHOD, cause_id=back)
         return f"dispute {found.status}"
 
     return effect
@@ -245,12 +243,10 @@ def _refund(database: Engine, provider: Provider, provider_id: str) -> Effect:
             if failed:
                 top_ups.restore(connection, known, cause, f"{cause}/failed")
         elif about.invoice is not None:
-            issuing.take_back(connection, about.invoice, amount, method=METHOD, cause_id=cause)
+            paying.take_back(connection, about.invoice, amount, method=METHOD, cause_id=cause)
             if failed:
                 back = f"{cause}/failed"
-                issuing.restore(
-                    connection, about.invoice, taken=cause, method=METHOD, cause_id=back
-                )
+                paying.restore(connection, about.invoice, taken=cause, method=METHOD, cause_id=back)
         return "refund failed" if failed else "refunded"
 
     return effect

@@ -17,7 +17,7 @@ from invoice_world import Month, at, priced
 from sqlalchemy import Connection
 from stripe_process import StripeProcess, running
 
-from billing.invoices import closing, credit_notes, issuing
+from billing.invoices import closing, credit_notes, issuing, paying
 from billing.payments import collection, comparison, outbox, webhooks
 from metering.database import open_database, snapshot, transaction
 
@@ -174,7 +174,7 @@ def end_here(month: Month, invoice_id: str, ending: str) -> None:
         collection.tell(connection, invoice_id)
         if ending == "transferred":
             left = issuing.remaining(connection, issuing.locked(connection, invoice_id))
-            issuing.pay(connection, invoice_id, left, method=issuing.MANUAL, cause_id="wire")
+            paying.pay(connection, invoice_id, left, method=paying.MANUAL, cause_id="wire")
         else:
             issuing.give_up(connection, invoice_id)
         collection.tell(connection, invoice_id)
