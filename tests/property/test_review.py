@@ -66,6 +66,7 @@ class Queue(RuleBasedStateMachine):
         with transaction(self.database) as connection:
             review_caps.limit(connection, "ten_2", CAP_NANO)
         self.said: dict[str, list[tuple[str, str]]] = {}  # (reviewer, verdict), by request
+        self.given: set[tuple[str, str, int, str]] = set()  # with the request and its token
         self.final: dict[str, str | None] = {}  # null: lapsed
         self.claims: dict[str, tuple[str, int]] = {}
         self.paid: Counter[str] = Counter()
@@ -125,9 +126,11 @@ class Queue(RuleBasedStateMachine):
             item = self.desk.judge(request_id, actor, verdict, token + wrong, second_opinion=second)
         except ReviewConflict:
             return
-        assert (actor, wrong) == (reviewer, 0)
-        if (actor, verdict) in said:  # the same again
+        opinion = (request_id, actor, token + wrong, verdict)
+        if opinion in self.given:  # the same again
             return
+        assert (actor, wrong) == (reviewer, 0)
+        self.given.add(opinion)
         said.append((actor, verdict))
         assert request_id not in self.final
         assert item.opinions == len(said) <= 3
