@@ -50,6 +50,7 @@ def wait_for_energy(rig: Rig, count: int) -> None:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "RETRY_S", 0.0)
     monkeypatch.setattr(closer, "RETRY_NS", 10**6)
+    monkeypatch.setattr(closer, "IDLE_POLL_S", closer.POLL_S)
 
 
 @pytest.fixture
