@@ -34,6 +34,8 @@ from billing.tables import transfers
 from metering import clock
 from metering.database import snapshot, transaction
 
+SHOWN = 50
+
 
 @dataclass(frozen=True, slots=True)
 class TopUp:
@@ -283,13 +285,13 @@ def find(connection: Connection, top_up_id: str) -> TopUp | None:
     return None if row is None else TopUp(**row._mapping)
 
 
-def of_tenant(connection: Connection, tenant_id: str, limit: int = 50) -> list[TopUp]:
+def of_tenant(connection: Connection, tenant_id: str) -> list[TopUp]:
     """A tenant's top-ups, newest first."""
     rows = connection.execute(
         select(top_ups)
         .where(top_ups.c.tenant_id == tenant_id)
         .order_by(top_ups.c.created_at_us.desc(), top_ups.c.id.desc())
-        .limit(limit)
+        .limit(SHOWN)
     )
     return [TopUp(**row._mapping) for row in rows]
 
