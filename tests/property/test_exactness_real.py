@@ -48,7 +48,8 @@ class Standard:
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.backend)
 def standard(request: pytest.FixtureRequest) -> Standard:
     case: Case = request.param
-    model = open_model(real_model_path(), EngineConfig(backend=case.backend))
+    # One thread: several would wait for each other's turn on processors that other tests use, too.
+    model = open_model(real_model_path(), EngineConfig(backend=case.backend, threads=1))
     requests = [
         GenerationRequest(
             request_id=f"{prompt.id}/{sampling.temperature}",

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from billing_world import add_tenant, books_balance, settlement
+from databases import reopened
 from focus_cases import (
     assert_billed_as_invoiced,
     focus_rows,
@@ -29,7 +30,7 @@ from sqlalchemy import Engine, update
 from billing import periods
 from billing.invoices import closing, issuing
 from billing.money import round_nano
-from metering.database import open_database, snapshot, transaction
+from metering.database import snapshot, transaction
 from metering.tables import tenants
 
 ZONE = "Europe/Berlin"
@@ -77,7 +78,7 @@ def expected(chosen: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def run(url: str, folder: Path, chosen: list[dict[str, Any]], voids: bool) -> None:
-    database = open_database(url)
+    database = reopened(url)
     with pytest.MonkeyPatch.context() as patch:
         month = Month(database, settlement(folder), patch)
         month.now_us = at("2026-08-01 00:00")

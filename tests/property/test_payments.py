@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from billing_world import add_tenant, balances, books_balance, settlement
+from databases import reopened
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from invoice_world import Month, at, priced
@@ -19,7 +20,7 @@ from stripe_process import StripeProcess, running
 
 from billing.invoices import closing, credit_notes, issuing, paying
 from billing.payments import collection, comparison, outbox, webhooks
-from metering.database import open_database, snapshot, transaction
+from metering.database import snapshot, transaction
 
 HOUR_US = 3600 * 10**6
 # How the invoice comes to its end: what is left of it is paid at Stripe, by transfer, or by nobody.
@@ -101,7 +102,7 @@ def run(
     chance: Any,
     ending: str,
 ) -> None:
-    database = open_database(url)
+    database = reopened(url)
     month = Month(database, settlement(folder), patch)
     stripe.act("reset")
     provider = Crashing(stripe.provider, crashes)

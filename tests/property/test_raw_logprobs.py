@@ -164,7 +164,7 @@ def test_every_way_of_answering_reports_the_log_probabilities_of_a_plain_pass(
 
 
 def test_on_the_real_model_too_in_company_and_alone() -> None:
-    model = open_model(real_model_path(), EngineConfig(kv_tokens=4096))
+    model = open_model(real_model_path(), EngineConfig(kv_tokens=4096, threads=1))
     sampled = SamplingParams(temperature=0.9, top_k=40, seed=5)
     prompts = {
         "greedy": ("1, 2, 3, 4, 5, 6, 7, 8, 9,", {}),

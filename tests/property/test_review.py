@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from billing_world import books_balance
+from databases import reopened
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -36,7 +37,7 @@ from billing.money import split
 from billing.reconciliation import reconcile
 from billing.review_items import ReviewState, Verdict
 from metering import clock
-from metering.database import open_database, snapshot, transaction
+from metering.database import snapshot, transaction
 
 REVIEWERS = ["key_anna", "key_ben", "key_cleo", "key_dan"]
 TENANTS = ["ten_1", "ten_2"]
@@ -56,7 +57,7 @@ class Queue(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.url = self.new_database()
-        self.database = open_database(self.url)
+        self.database = reopened(self.url)
         self.time = Clock()
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(clock, "now_us", self.time)

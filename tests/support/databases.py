@@ -13,9 +13,10 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Dialect, Engine, create_engine, event, make_url, text
 
 from api import migrate
 from metering.database import open_database
@@ -24,6 +25,7 @@ DIALECTS = ("sqlite", "postgresql")
 MEMORY = Path("/dev/shm")
 MEMORY_FREE_MIN = 2**30  # bytes; in a container it may be small
 _numbers = itertools.count()
+_engines: dict[str, Engine] = {}  # by kind
 
 
 def memory() -> Path | None:
@@ -114,24 +116,52 @@ def shared_database(request: pytest.FixtureRequest) -> Iterator[Engine]:
         template: Path = request.getfixturevalue("sqlite_template")
         with tempfile.TemporaryDirectory(dir=memory()) as folder:
             path = shutil.copyfile(template, Path(folder) / "shared.db")
-            opened = open_database(f"sqlite:///{path}")
-            yield opened
-            opened.dispose()
+            engine = open_database(f"sqlite:///{path}")
+            yield engine
+            engine.dispose()
         return
     server: PostgresServer = request.getfixturevalue("postgres_server")
     url = server.create(tables=True)
-    opened = open_database(url)
-    yield opened
-    opened.dispose()
+    engine = open_database(url)
+    yield engine
+    engine.dispose()
     server.drop(url)
+
+
+def reopened(url: str) -> Engine:
+    """A database, by the session's one engine for its kind; dispose of it before another is opened.
+
+    What an engine has compiled of a statement serves every test; to compile all of them for each
+    took as long as to run them.
+    """
+    kind = make_url(url).drivername
+    if kind not in _engines:
+        _engines[kind] = _of_any_url(open_database(url))
+    engine = _engines[kind]
+    engine.url = make_url(url)
+    return engine
+
+
+def _of_any_url(engine: Engine) -> Engine:
+    """Let an engine connect to whatever its URL is at the moment."""
+
+    def connect_to_its_url(
+        dialect: Dialect, _record: object, arguments: list[Any], named: dict[str, Any]
+    ) -> None:
+        arguments[:], fresh = dialect.create_connect_args(engine.url)
+        named.clear()
+        named.update(fresh)
+
+    event.listen(engine, "do_connect", connect_to_its_url)
+    return engine
 
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Engine]:
     """A fresh database with our tables, once for each kind of database."""
-    opened = open_database(database_url)
-    yield opened
-    opened.dispose()
+    engine = reopened(database_url)
+    yield engine
+    engine.dispose()
 
 
 @pytest.fixture
@@ -145,9 +175,9 @@ def sqlite_url(sqlite_template: Path, memory_path: Path) -> str:
 @pytest.fixture
 def sqlite_database(sqlite_url: str) -> Iterator[Engine]:
     """A fresh SQLite database with our tables."""
-    opened = open_database(sqlite_url)
-    yield opened
-    opened.dispose()
+    engine = reopened(sqlite_url)
+    yield engine
+    engine.dispose()
 
 
 @pytest.fixture
@@ -161,9 +191,9 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
 @pytest.fixture
 def postgres_database(postgres_url: str) -> Iterator[Engine]:
     """A fresh PostgreSQL database with our tables."""
-    opened = open_database(postgres_url)
-    yield opened
-    opened.dispose()
+    engine = reopened(postgres_url)
+    yield engine
+    engine.dispose()
 
 
 @pytest.fixture(params=DIALECTS)

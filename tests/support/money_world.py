@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 
 from billing_cases import STARTED_US, summary, tariff
 from billing_world import add_tenant, balances, books_balance, hold_state
+from databases import reopened
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 from sqlalchemy import Connection, Engine, Subquery, func, select
@@ -24,7 +25,7 @@ from billing.signing import Signer
 from billing.tables import accounts, adjustments, receipts, transfers
 from billing.tariffs import Tariff
 from metering import clock
-from metering.database import open_database, snapshot, transaction
+from metering.database import snapshot, transaction
 from metering.events import RequestStatus, RequestSummary, UnitSummary
 from metering.requests import AdmittedRequest
 
@@ -79,7 +80,7 @@ class World(RuleBasedStateMachine):
         self.clock = clock.now_us
         clock.now_us = lambda: self.now_us
         self.url = type(self).new_database()
-        self.database: Engine = open_database(self.url)
+        self.database: Engine = reopened(self.url)
         self.gate = HoldGate(lookahead_tokens=8)
         self.lots: list[tuple[str, str]] = []
         self.reported: dict[tuple[str, int], bytes] = {}
