@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from billing_world import add_tenant, balances, books_balance, settlement
-from databases import reopened
+from databases import SqliteFiles, fresh, reopened
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from invoice_world import Month, at, priced
@@ -56,10 +55,8 @@ class Crashing:
 
 
 def test_whatever_breaks_between_us_and_stripe_each_thing_happens_once(
-    sqlite_template: Path, memory_path: Path, tmp_path: Path, stripe: StripeProcess
+    sqlite_files: SqliteFiles, tmp_path: Path, stripe: StripeProcess
 ) -> None:
-    numbers = itertools.count()
-
     @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
         st.lists(st.sampled_from(FAULTS), max_size=12),
@@ -71,11 +68,9 @@ def test_whatever_breaks_between_us_and_stripe_each_thing_happens_once(
     def holds(
         faults: list[str], crashes: list[bool], hours: list[int], chance: Any, ending: str
     ) -> None:
-        path = memory_path / f"{next(numbers)}.db"
-        shutil.copyfile(sqlite_template, path)
-        with pytest.MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch, fresh(sqlite_files) as url:
             run(
-                f"sqlite:///{path}",
+                url,
                 tmp_path,
                 patch,
                 stripe,
@@ -85,7 +80,6 @@ def test_whatever_breaks_between_us_and_stripe_each_thing_happens_once(
                 chance=chance,
                 ending=ending,
             )
-        path.unlink()
 
     holds()
 

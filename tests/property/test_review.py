@@ -7,18 +7,15 @@ the fees of open items, and each reviewer is due exactly its shares less what it
 from __future__ import annotations
 
 import itertools
-import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from billing_world import books_balance
-from databases import reopened
+from databases import Databases, PostgresServer, SqliteFiles, reopened
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -50,13 +47,12 @@ pick = st.integers(0, 7)
 class Queue(RuleBasedStateMachine):
     """Keeps beside the database what each item should be."""
 
-    new_database: Callable[[], str]
-    drop_database: Callable[[str], None]
+    databases: Databases
     folder: Path
 
     def __init__(self) -> None:
         super().__init__()
-        self.url = self.new_database()
+        self.url = self.databases.create(tables=True)
         self.database = reopened(self.url)
         self.time = Clock()
         self.patch = pytest.MonkeyPatch()
@@ -80,7 +76,7 @@ class Queue(RuleBasedStateMachine):
         assert [each for each in found if "review" in each.check or "account" in each.check] == []
         self.patch.undo()
         self.database.dispose()
-        self.drop_database(self.url)
+        self.databases.drop(self.url)
 
     @rule(
         tenant_id=st.sampled_from(TENANTS),
@@ -219,21 +215,8 @@ class Queue(RuleBasedStateMachine):
             assert signed == Counter(dict.fromkeys(self.final, 1))
 
 
-def drive(
-    new_database: Callable[[], str],
-    drop_database: Callable[[str], None],
-    folder: Path,
-    examples: int,
-) -> None:
-    machine = type(
-        "QueueMachine",
-        (Queue,),
-        {
-            "new_database": staticmethod(new_database),
-            "drop_database": staticmethod(drop_database),
-            "folder": folder,
-        },
-    )
+def drive(databases: Databases, folder: Path, examples: int) -> None:
+    machine = type("QueueMachine", (Queue,), {"databases": databases, "folder": folder})
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -246,25 +229,15 @@ def drive(
 
 
 def test_no_item_is_resolved_twice_whatever_happens_on_sqlite(
-    sqlite_template: Path, memory_path: Path, tmp_path: Path
+    sqlite_files: SqliteFiles, tmp_path: Path
 ) -> None:
-    numbers = itertools.count()
-
-    def new_database() -> str:
-        path = memory_path / f"{next(numbers)}.db"
-        shutil.copyfile(sqlite_template, path)
-        return f"sqlite:///{path}"
-
-    def drop_database(url: str) -> None:
-        Path(url.removeprefix("sqlite:///")).unlink()
-
-    drive(new_database, drop_database, tmp_path, examples=8)
+    drive(sqlite_files, tmp_path, examples=8)
 
 
 def test_no_item_is_resolved_twice_whatever_happens_on_postgresql(
-    postgres_server: Any, tmp_path: Path
+    postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
-    drive(lambda: postgres_server.create(tables=True), postgres_server.drop, tmp_path, examples=4)
+    drive(postgres_server, tmp_path, examples=4)
 
 
 def test_reviewers_at_once_give_each_item_its_opinions_and_one_verdict(

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,26 @@ def memory() -> Path | None:
     """A folder in memory where the system has one with room: copies are fast there, and syncs."""
     usable = MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
     return MEMORY if usable and shutil.disk_usage(MEMORY).free >= MEMORY_FREE_MIN else None
+
+
+class SqliteFiles:
+    """A folder of SQLite files; used as a server is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        migrate.upgrade(f"sqlite:///{folder / 'tables.db'}")
+
+    def create(self, *, tables: bool) -> str:
+        """The URL of a new database, with our tables or empty."""
+        path = self._folder / f"{next(_numbers)}.db"
+        if tables:
+            shutil.copyfile(self._folder / "tables.db", path)
+        return f"sqlite:///{path}"
+
+    def drop(self, url: str) -> None:
+        """Remove a database that `create` made, and what lies beside it."""
+        for path in self._folder.glob(f"{Path(url).name}*"):
+            path.unlink()
 
 
 class PostgresServer:
@@ -79,6 +100,15 @@ class PostgresServer:
             connection.execute(text(statement))
 
 
+Databases = SqliteFiles | PostgresServer
+
+
+@pytest.fixture(scope="session")
+def sqlite_files() -> Iterator[SqliteFiles]:
+    with tempfile.TemporaryDirectory(dir=memory()) as folder:
+        yield SqliteFiles(Path(folder))
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     server = PostgresServer()
@@ -86,46 +116,37 @@ def postgres_server() -> Iterator[PostgresServer]:
     server.close()
 
 
-@pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("sqlite") / "tables.db"
-    migrate.upgrade(f"sqlite:///{path}")
-    return path
+def _of_kind(request: pytest.FixtureRequest) -> Databases:
+    """The databases of the kind that a fixture is asked for."""
+    name = "sqlite_files" if request.param == "sqlite" else "postgres_server"
+    found: Databases = request.getfixturevalue(name)
+    return found
 
 
-@pytest.fixture
-def memory_path() -> Iterator[Path]:
-    """A folder of the test's own, in memory if possible."""
-    with tempfile.TemporaryDirectory(dir=memory()) as folder:
-        yield Path(folder)
+@contextmanager
+def fresh(databases: Databases, *, tables: bool = True) -> Iterator[str]:
+    """The URL of a database for the length of a block."""
+    url = databases.create(tables=tables)
+    try:
+        yield url
+    finally:
+        databases.drop(url)
 
 
 @pytest.fixture(params=DIALECTS)
-def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
+def database_url(request: pytest.FixtureRequest) -> str:
     """The URL of a fresh database with our tables, once for each kind of database."""
-    if request.param == "sqlite":
-        yield request.getfixturevalue("sqlite_url")
-    else:
-        yield request.getfixturevalue("postgres_url")
+    name = "sqlite_url" if request.param == "sqlite" else "postgres_url"
+    return str(request.getfixturevalue(name))
 
 
 @pytest.fixture(scope="module", params=DIALECTS)
 def shared_database(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """One database for all tests of a module, once for each kind; what changes it is undone."""
-    if request.param == "sqlite":
-        template: Path = request.getfixturevalue("sqlite_template")
-        with tempfile.TemporaryDirectory(dir=memory()) as folder:
-            path = shutil.copyfile(template, Path(folder) / "shared.db")
-            engine = open_database(f"sqlite:///{path}")
-            yield engine
-            engine.dispose()
-        return
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    url = server.create(tables=True)
-    engine = open_database(url)
-    yield engine
-    engine.dispose()
-    server.drop(url)
+    with fresh(_of_kind(request)) as url:
+        engine = open_database(url)
+        yield engine
+        engine.dispose()
 
 
 def reopened(url: str) -> Engine:
@@ -165,11 +186,10 @@ def database(database_url: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def sqlite_url(sqlite_template: Path, memory_path: Path) -> str:
+def sqlite_url(sqlite_files: SqliteFiles) -> Iterator[str]:
     """The URL of a fresh SQLite database with our tables."""
-    path = memory_path / "gateway.db"
-    shutil.copyfile(sqlite_template, path)
-    return f"sqlite:///{path}"
+    with fresh(sqlite_files) as url:
+        yield url
 
 
 @pytest.fixture
@@ -183,9 +203,8 @@ def sqlite_database(sqlite_url: str) -> Iterator[Engine]:
 @pytest.fixture
 def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     """The URL of a fresh PostgreSQL database with our tables."""
-    url = postgres_server.create(tables=True)
-    yield url
-    postgres_server.drop(url)
+    with fresh(postgres_server) as url:
+        yield url
 
 
 @pytest.fixture
@@ -197,12 +216,7 @@ def postgres_database(postgres_url: str) -> Iterator[Engine]:
 
 
 @pytest.fixture(params=DIALECTS)
-def blank_database_url(request: pytest.FixtureRequest, memory_path: Path) -> Iterator[str]:
+def blank_database_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """The URL of a database without any table: where a migration starts."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{memory_path / 'blank.db'}"
-        return
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    url = server.create(tables=False)
-    yield url
-    server.drop(url)
+    with fresh(_of_kind(request), tables=False) as url:
+        yield url
