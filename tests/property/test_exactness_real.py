@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
-from engine_real_model import real_model_path, real_prompts
 from engine_schedules import Heard, NoCost, loop_on, run_alone
+from real_model import real_dfm
+from real_prompts import real_prompts
 
 from engine.config import EngineConfig
 from engine.opening import OpenModel, open_model
@@ -49,7 +50,7 @@ class Standard:
 def standard(request: pytest.FixtureRequest) -> Standard:
     case: Case = request.param
     # One thread: several would wait for each other's turn on processors that other tests use, too.
-    model = open_model(real_model_path(), EngineConfig(backend=case.backend, threads=1))
+    model = open_model(real_dfm(), EngineConfig(backend=case.backend, threads=1))
     requests = [
         GenerationRequest(
             request_id=f"{prompt.id}/{sampling.temperature}",
