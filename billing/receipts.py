@@ -30,6 +30,7 @@ from billing.verification import VerifiedReceipt, verify, verify_adjustment
 from engine.records import EngineInfo
 from metering import clock
 from metering.events import EnergySummary, RequestSummary
+from metering.prepared import Prepared
 from metering.tables import requests
 
 __all__ = [
@@ -45,7 +46,7 @@ __all__ = [
 ]
 
 
-_ISSUE = insert(receipts)
+_ISSUE = Prepared(insert(receipts))
 
 
 def issue(
@@ -76,8 +77,8 @@ def issue(
             issued_at_us=now,
         )
     )
-    connection.execute(
-        _ISSUE,
+    _ISSUE.run(
+        connection,
         {
             "request_id": summary.request_id,
             "tenant_id": summary.tenant_id,
