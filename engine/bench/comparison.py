@@ -13,6 +13,7 @@ from engine.bench.records import Ask, Run, Workload
 from engine.bench.statistics import Figures, agreement, figures, of_category, prefill_rate, ratio
 
 WARMTH_TOKENS = 16
+WAVES = 3  # prompts for each place in a batch
 
 
 class Engine(Protocol):
@@ -76,8 +77,8 @@ def cells_of(
 ) -> list[Cell]:
     """Lay out the workloads: one per category at the concurrencies `by_category`, else a mixture.
 
-    A mixture takes from each category in turn, as many prompts as run at once, repeated under new
-    ids where there are too few.
+    A mixture takes from each category in turn. Where several prompts run at once there are `WAVES`
+    times as many in all, so that the batch stays full; too few are repeated under new ids.
     """
     groups: dict[str, list[Ask]] = {}
     for ask in asks:
@@ -86,7 +87,7 @@ def cells_of(
     for concurrency in concurrencies:
         if concurrency in by_category or len(groups) == 1:
             cells += [
-                Cell(concurrency, category, _enough(group, concurrency))
+                Cell(concurrency, category, _enough(group, _least(concurrency)))
                 for category, group in groups.items()
             ]
         else:
@@ -97,7 +98,8 @@ def cells_of(
                 for group in groups.values()
                 if index < len(group)
             ]
-            cells.append(Cell(concurrency, None, _enough(mixed, concurrency)[:concurrency]))
+            least = _least(concurrency)
+            cells.append(Cell(concurrency, None, _enough(mixed, least)[:least]))
     return cells
 
 
@@ -224,6 +226,11 @@ def _identical(played: Played) -> bool:
         if len(said) > 1:
             return False
     return True
+
+
+def _least(concurrency: int) -> int:
+    """Return how many prompts a workload needs at least."""
+    return concurrency if concurrency == 1 else WAVES * concurrency
 
 
 def _enough(asks: Sequence[Ask], count: int) -> tuple[Ask, ...]:

@@ -123,7 +123,7 @@ class LlamaArm:
         places = list(range(workload.concurrency))
         running: list[_Sequence] = []
         answers: dict[str, Answer] = {}
-        batch, steps = _Batch(self._llama, BATCH_TOKENS), StepLog()
+        batch, steps = _Batch(self._llama, BATCH_TOKENS), StepLog(workload.concurrency)
         began = time.perf_counter()
         while waiting or running:
             started = time.perf_counter()
@@ -136,7 +136,10 @@ class LlamaArm:
                 sequence.token_ids.append(token)
             ended = time.perf_counter()
             steps.take(
-                (ended - started) * 1e3, prompt_tokens=prompt_tokens, emitted_tokens=len(wanted)
+                (ended - started) * 1e3,
+                requests=len(running),
+                prompt_tokens=prompt_tokens,
+                emitted_tokens=len(wanted),
             )
             for sequence, _ in wanted:
                 sequence.first_token = sequence.first_token or ended
@@ -168,7 +171,7 @@ class LlamaArm:
             verbose=False,
         )
         began = time.perf_counter()
-        answers, steps, decode_ms, decode_tokens = [], StepLog(), 0.0, 0
+        answers, steps, decode_ms, decode_tokens = [], StepLog(1), 0.0, 0
         for ask in workload.asks:
             model.reset()
             sequence = _Sequence(ask, 0, time.perf_counter())
@@ -187,7 +190,12 @@ class LlamaArm:
                 if sequence.first_token is None:
                     sequence.first_token = ended
                     prefill_ms = (ended - sequence.handed_over) * 1e3
-                    steps.take(prefill_ms, prompt_tokens=len(ask.prompt_ids), emitted_tokens=1)
+                    steps.take(
+                        prefill_ms,
+                        requests=1,
+                        prompt_tokens=len(ask.prompt_ids),
+                        emitted_tokens=1,
+                    )
                 if self._over(sequence.token_ids, workload):
                     break
             if sequence.first_token is not None:

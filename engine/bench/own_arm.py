@@ -70,7 +70,7 @@ class OwnArm:
 
 
 def _played(loop: DecodeLoop, workload: Workload) -> Run:
-    steps = StepLog()
+    steps = StepLog(workload.concurrency)
     handed_over_ns: dict[str, int] = {}
     first_token_ns: dict[str, int] = {}
 
@@ -88,6 +88,7 @@ def _played(loop: DecodeLoop, workload: Workload) -> Run:
     def take(step: StepRecord) -> None:
         steps.take(
             (step.end_ns - step.start_ns) / 1e6,
+            requests=len(step.blocks),
             prompt_tokens=sum(part.work.prefill_tokens for part in step.work),
             emitted_tokens=sum(len(block.token_ids) for block in step.blocks),
         )

@@ -70,8 +70,10 @@ class Opened(msgspec.Struct, frozen=True, tag="opened"):
 class Run(msgspec.Struct, frozen=True, tag="ran"):
     """A workload done.
 
-    A step that computed prompt tokens is a prefill step, whatever else it computed; the others
-    are decode steps. So prompts of others in the batch slow nobody's decoding on paper.
+    A step that computed prompt tokens is a prefill step, whatever else it computed; of the others,
+    those of a full batch are decode steps. So prompts of others in the batch slow nobody's decoding
+    on paper, nor does it count how a batch empties when no more prompts wait: who ends first would
+    leave the others to a batch that costs nearly as much.
     """
 
     answers: tuple[Answer, ...]
@@ -108,19 +110,22 @@ Reply = Opened | Run | Scored | Failed
 
 @dataclass(slots=True)
 class StepLog:
-    """Adds up the steps of one workload while it runs."""
+    """Adds up the steps of one workload while it runs, `concurrency` requests at a time."""
 
+    concurrency: int
     prefill_tokens: int = 0
     prefill_ms: float = 0.0
     decode_tokens: int = 0
     step_ms: list[float] = field(default_factory=list)
 
-    def take(self, elapsed_ms: float, *, prompt_tokens: int, emitted_tokens: int) -> None:
-        """Take one step."""
+    def take(
+        self, elapsed_ms: float, *, requests: int, prompt_tokens: int, emitted_tokens: int
+    ) -> None:
+        """Take one step, in which so many requests took part."""
         if prompt_tokens:
             self.prefill_tokens += prompt_tokens
             self.prefill_ms += elapsed_ms
-        else:
+        elif requests == self.concurrency:
             self.decode_tokens += emitted_tokens
             self.step_ms.append(elapsed_ms)
 

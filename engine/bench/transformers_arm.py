@@ -54,7 +54,7 @@ class TransformersArm:
     @torch.inference_mode()
     def run(self, workload: Workload) -> Run:
         """Continue the prompts, a batch of `concurrency` after the other."""
-        steps, answers = StepLog(), []
+        steps, answers = StepLog(workload.concurrency), []
         generator = torch.Generator().manual_seed(workload.seed)
         began = time.perf_counter()
         for first in range(0, len(workload.asks), workload.concurrency):
@@ -109,7 +109,12 @@ class TransformersArm:
             prompt_tokens = 0 if len(drawn) > 1 else sum(len(ask.prompt_ids) for ask in asks)
             if prompt_tokens:
                 first_token_ms = elapsed_ms
-            steps.take(elapsed_ms, prompt_tokens=prompt_tokens, emitted_tokens=emitted)
+            steps.take(
+                elapsed_ms,
+                requests=len(asks),  # who has ended is still computed
+                prompt_tokens=prompt_tokens,
+                emitted_tokens=emitted,
+            )
         rows = torch.stack(drawn, 1).tolist()
         return [
             Answer(ask.id, tuple(token for token in row if token >= 0), first_token_ms)

@@ -24,6 +24,9 @@ PROBABILITY_UNIT = 1 / 255
 _FLOOR = 0.04  # joint probability below which nothing is looked up
 _LOOKUPS = 10  # contexts of one draft
 
+_REST_BITS = 16  # of a key, beyond those that name its bucket
+_BUCKETS = np.arange((1 << 32 - _REST_BITS) + 1)
+
 _MULTIPLIER = 0x9E3779B1
 _MASK = 0xFFFFFFFF
 
@@ -50,6 +53,13 @@ class Phrases:
 
     def __init__(self, tables: Mapping[int, Table]) -> None:
         self.tables = dict(tables)
+        # Where the keys begin with so many bits; a search of all would miss the cache at each turn.
+        self._starts = {
+            order: array(
+                "i", np.searchsorted(table.keys >> _REST_BITS, _BUCKETS).astype(np.int32).tobytes()
+            )
+            for order, table in tables.items()
+        }
         # arrays: elements come as Python's own integers, several times faster
         self._keys = {order: array("I", table.keys.tobytes()) for order, table in tables.items()}
         self._tokens = {
@@ -65,8 +75,10 @@ class Phrases:
             if len(context) < order or order not in self._keys:
                 continue
             keys, wanted = self._keys[order], context_hash(context[-order:])
-            at = bisect_left(keys, wanted)
-            if at < len(keys) and keys[at] == wanted:
+            starts, bucket = self._starts[order], wanted >> _REST_BITS
+            end = starts[bucket + 1]
+            at = bisect_left(keys, wanted, starts[bucket], end)
+            if at < end and keys[at] == wanted:
                 places = range(at * WIDTH, (at + 1) * WIDTH)
                 tokens, probabilities = self._tokens[order], self._probabilities[order]
                 return [

@@ -36,6 +36,7 @@ class StepCost:
 
     def __init__(self, curve: Curve = UNMEASURED) -> None:
         self.curve = curve
+        self._values: list[float] = []  # the curve's, from 0 rows on, as far as they were asked for
         self._asking = Asking()
         self._scale, self._fixed = 1.0, 0.0
         # Weighted sums of 1, v, v squared, time, v * time; the curve's ends stand for the past.
@@ -46,7 +47,7 @@ class StepCost:
     def observe(self, rows: int, time_ms: float) -> None:
         """Learn from one step."""
         self._moments = [_FORGET * moment for moment in self._moments]
-        self._add(self._measured(rows), time_ms, 1.0)
+        self._add(self._measured(rows, 1)[0], time_ms, 1.0)
         weight, v, vv, t, vt = self._moments
         spread = weight * vv - v * v
         if spread > 1e-6 * weight * vv:  # otherwise all steps were of one size: keep the slope
@@ -64,19 +65,19 @@ class StepCost:
 
     def time_ms(self, rows: int) -> float:
         """Return what a step of this many rows takes, as things are."""
-        return max(self._fixed + self._scale * self._measured(rows), 1e-3)
+        return self._times_ms(rows, 1)[0]
 
     def nodes_worth(self, rows: int, tokens: float, probabilities: Sequence[float]) -> int:
         """Return how many nodes to add to a step of `rows` that emits `tokens` anyway.
 
         `probabilities` are the nodes', descending: the first ones are taken.
         """
-        best, best_rate = 0, tokens / self.time_ms(rows)
-        for count, probability in enumerate(probabilities, start=1):
+        first, *times = self._times_ms(rows, len(probabilities) + 1)
+        best, best_rate = 0, tokens / first
+        for count, (probability, time) in enumerate(zip(probabilities, times, strict=True), 1):
             tokens += probability
-            rate = tokens / self.time_ms(rows + count)
-            if rate > best_rate:
-                best, best_rate = count, rate
+            if tokens > best_rate * time:
+                best, best_rate = count, tokens / time
         return best
 
     def chosen_nodes(
@@ -96,16 +97,23 @@ class StepCost:
 
     def least_probability(self, rows: int, tokens: float, most: int) -> float:
         """Return how likely a node must be to be worth one of the next `most` rows at all."""
-        times = [self.time_ms(rows + count) for count in range(most + 1)]
+        times = self._times_ms(rows, most + 1)
         cheapest = min(later - sooner for sooner, later in itertools.pairwise(times))
         return cheapest * tokens / times[0]
 
-    def _measured(self, rows: int) -> float:
-        """Return the curve's value, on a straight line between its points and beyond the last."""
-        curve = self.curve
-        at = min(max(bisect_left(curve, (rows, 0.0)), 1), len(curve) - 1)
-        (left, low), (right, high) = curve[at - 1], curve[at]
-        return low + (high - low) * (rows - left) / (right - left)
+    def _times_ms(self, rows: int, count: int) -> list[float]:
+        """Return what steps of `rows` and of each of the next sizes take, `count` in all."""
+        fixed, scale = self._fixed, self._scale
+        return [max(fixed + scale * value, 1e-3) for value in self._measured(rows, count)]
+
+    def _measured(self, rows: int, count: int) -> list[float]:
+        """Return the curve's values, on straight lines between its points and beyond the last."""
+        curve, values = self.curve, self._values
+        for size in range(len(values), rows + count):
+            at = min(max(bisect_left(curve, (size, 0.0)), 1), len(curve) - 1)
+            (left, low), (right, high) = curve[at - 1], curve[at]
+            values.append(low + (high - low) * (size - left) / (right - left))
+        return values[rows : rows + count]
 
     def _add(self, value: float, time: float, weight: float) -> None:
         terms = (1.0, value, value * value, time, value * time)

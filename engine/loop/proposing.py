@@ -67,11 +67,15 @@ class Proposer:
         together = min(config.verifier_batch_size * (config.node_budget - 1), spare)
         if not (each and config.draft and self.degradation.drafting):
             return Proposed()
+        if self._judges and not cost.worth_asking(draws):
+            return Proposed()
         if not cost.nodes_worth(rows, draws, [1.0] * together):  # not even certain ones
             return Proposed()
         able = [turn for turn in plan.drafters() if self._flight(turn).may_draft]
-        if not able or (self._judges and not cost.worth_asking(draws)):
+        if not able:
             return Proposed()
+        for turn in plan.turns:  # what one said, another may be drafted
+            self._flight(turn).tell(drafted=False)
         least = cost.least_probability(rows, draws, together)
         pacing = Pacing()
         offers = self._offers(able, each, least, pacing, step_index)

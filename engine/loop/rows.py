@@ -118,7 +118,13 @@ def _tail(slots: NDArray[np.int64], pending: int, tree: TokenTree | None) -> NDA
     """Return each row's own path, itself last, right-padded with -1: [rows, longest]."""
     if len(slots) == 1:
         return slots.reshape(1, 1)
-    tail = np.full((len(slots), pending + (tree.depth if tree else 0)), -1, np.int64)
+    width = pending + (tree.depth if tree else 0)
+    if pending == 1 and tree:  # a few short rows: lists take half as long as arrays
+        paths: list[list[int]] = []
+        for slot, parent in zip(slots.tolist(), tree.parents, strict=True):
+            paths.append([*paths[parent], slot] if paths else [slot])
+        return np.array([path + [-1] * (width - len(path)) for path in paths], np.int64)
+    tail = np.full((len(slots), width), -1, np.int64)
     tail[:pending, :pending] = np.where(np.tri(pending, dtype=np.bool_), slots[:pending], -1)
     if tree:
         root = pending - 1

@@ -162,16 +162,21 @@ class NativeModel:
             for values in (step.token_ids, step.positions, step.slots, step.logit_rows)
         ]
         keys = [part.contiguous() for segment in step.segments for part in segment]
-        sizes = [(len(tails), len(committed), tails.shape[1]) for committed, tails in step.segments]
-        extents = np.array(sizes, dtype=np.int32)
-        pointers = np.array([part.data_ptr() for part in keys], dtype=np.int64)
-        layers = np.array(tap_layers, dtype=np.int32)
+        sizes = [
+            size
+            for committed, tails in step.segments
+            for size in (tails.shape[0], committed.shape[0], tails.shape[1])
+        ]
+        # arrays of ctypes: to ask numpy for a pointer takes longer than to fill one of these
         self.runtime.done(
             self._step(
                 *(self.handle, rows, named[0].data_ptr(), named[1].data_ptr(), named[2].data_ptr()),
-                *(len(sizes), extents.ctypes.data, pointers.ctypes.data),
+                len(step.segments),
+                (ctypes.c_int32 * len(sizes))(*sizes),
+                (ctypes.c_void_p * len(keys))(*[part.data_ptr() for part in keys]),
                 *(wanted, named[3].data_ptr(), logits.data_ptr()),
-                *(len(layers), layers.ctypes.data, taps.data_ptr()),
+                *(len(tap_layers), (ctypes.c_int32 * len(tap_layers))(*tap_layers)),
+                taps.data_ptr(),
             )
         )
         return logits, taps
