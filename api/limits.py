@@ -71,14 +71,12 @@ def listing(connection: Connection, tenant_id: str) -> list[Limits]:
 
 
 _APPLYING = Prepared(
-    (
-        select(limits)
-        .where(
-            limits.c.tenant_id == bindparam("tenant_id"),
-            limits.c.subject.in_(bindparam("subjects", expanding=True)),
-        )
-        .order_by(limits.c.subject != TENANT)
-    ),
+    select(limits)
+    .where(
+        limits.c.tenant_id == bindparam("tenant_id"),
+        limits.c.subject.in_(bindparam("subjects", expanding=True)),
+    )
+    .order_by(limits.c.subject != TENANT),
     listed="subjects",
 )
 

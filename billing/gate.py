@@ -53,20 +53,18 @@ class Reach:
 
 # What decides whether a hold covers its request.
 _STANDING = Prepared(
-    (
-        select(
-            holds_table.c.request_id,
-            holds_table.c.amount_nano,
-            holds_table.c.ceiling_nano,
-            holds_table.c.state,
-            requests.c.max_tokens,
-            requests.c.test_mode,
-            tenants.c.review_opt_in,
-        )
-        .join(requests, requests.c.id == holds_table.c.request_id)
-        .join(tenants, tenants.c.id == holds_table.c.tenant_id)
-        .where(holds_table.c.request_id.in_(bindparam("request_ids", expanding=True)))
-    ),
+    select(
+        holds_table.c.request_id,
+        holds_table.c.amount_nano,
+        holds_table.c.ceiling_nano,
+        holds_table.c.state,
+        requests.c.max_tokens,
+        requests.c.test_mode,
+        tenants.c.review_opt_in,
+    )
+    .join(requests, requests.c.id == holds_table.c.request_id)
+    .join(tenants, tenants.c.id == holds_table.c.tenant_id)
+    .where(holds_table.c.request_id.in_(bindparam("request_ids", expanding=True))),
     listed="request_ids",
 )
 

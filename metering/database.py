@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 
 BUSY_TIMEOUT_MS = 10_000
 
@@ -91,5 +91,5 @@ def _begin_sqlite(connection: Connection) -> None:
     begin = "BEGIN IMMEDIATE" if write else "BEGIN"
     try:
         opened.execute(begin)  # a third of what it takes by way of SQLAlchemy
-    except sqlite3.OperationalError as error:
-        raise OperationalError(begin, None, error) from error
+    except sqlite3.Error as error:
+        raise DBAPIError.instance(begin, None, error, sqlite3.Error) from error

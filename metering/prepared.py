@@ -42,7 +42,7 @@ class Prepared:
     """One statement, or what builds it for a dialect's name. May be run from any thread.
 
     It runs within its caller's transaction. An INSERT or UPDATE sets the columns that its values
-    name; `listed` names the parameter of an IN, whose value is a list that is not empty.
+    name; `listed` names the parameter of an IN, whose value is a list.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ def _spread(values: Values, listed: str) -> tuple[Values, int]:
 
     As many as a power of two, the last one repeated: not each length need be a text of its own.
     """
-    members = values[listed]
+    members = values[listed] or [None]  # which nothing is equal to
     count = 1 << (len(members) - 1).bit_length()
     spread = {name: value for name, value in values.items() if name != listed}
     for place in range(count):

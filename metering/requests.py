@@ -85,12 +85,10 @@ def admit(connection: Connection, admitted: AdmittedRequest) -> None:
 
 
 _MARK_RUNNING = Prepared(
-    (
-        update(requests)
-        .where(requests.c.id.in_(bindparam("request_ids", expanding=True)))
-        .where(requests.c.status == RequestStatus.ADMITTED.value)
-        .values(status=RequestStatus.RUNNING.value)
-    ),
+    update(requests)
+    .where(requests.c.id.in_(bindparam("request_ids", expanding=True)))
+    .where(requests.c.status == RequestStatus.ADMITTED.value)
+    .values(status=RequestStatus.RUNNING.value),
     listed="request_ids",
 )
 

@@ -127,17 +127,15 @@ def try_lock_tenant(connection: Connection, tenant_id: str, currency: str) -> bo
 
 
 _LOCKED = Prepared(
-    (
-        select(accounts.c.id, accounts.c.debits_nano, accounts.c.credits_nano)
-        .where(accounts.c.id.in_(bindparam("account_ids", expanding=True)))
-        .order_by(
-            accounts.c.tenant_id.is_(None),
-            accounts.c.tenant_id,
-            case((accounts.c.kind == AccountKind.TENANT_CREDIT, 0), else_=1),
-            accounts.c.id,
-        )
-        .with_for_update(key_share=True)
-    ),
+    select(accounts.c.id, accounts.c.debits_nano, accounts.c.credits_nano)
+    .where(accounts.c.id.in_(bindparam("account_ids", expanding=True)))
+    .order_by(
+        accounts.c.tenant_id.is_(None),
+        accounts.c.tenant_id,
+        case((accounts.c.kind == AccountKind.TENANT_CREDIT, 0), else_=1),
+        accounts.c.id,
+    )
+    .with_for_update(key_share=True),
     listed="account_ids",
 )
 
