@@ -14,6 +14,7 @@ from sqlalchemy import Engine as Database
 
 from api import audit, keys, projects
 from api.admin.routes import admin_router
+from api.arrival import ArrivalDeadline
 from api.auth import provide_principal
 from api.error_reports import exception_handlers
 from api.exports.routes import exports_router
@@ -148,6 +149,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             "principal": Provide(provide_principal, sync_to_thread=True),
         },
         before_request=refuse_unknown,
+        middleware=[ArrivalDeadline(settings.body_wait_s)],
         exception_handlers=exception_handlers,
         lifespan=[lifespan],
         request_max_body_size=settings.body_bytes_max,

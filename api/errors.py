@@ -22,6 +22,10 @@ class InvalidBody(InvalidParameter):
     """A body that is not JSON, or not of the shape that the route takes."""
 
 
+class BodyTimeout(ApiError):
+    """A body that did not arrive in time."""
+
+
 class InvalidCursor(InvalidParameter):
     """A page cursor that this route never gave out."""
 

@@ -224,8 +224,7 @@ class Gateway:
         if isinstance(admitted, Replay):
             return admitted
         request_ids = tuple(each.usage.id for each in admitted)
-        for each in admitted:
-            replica.recorder.track(each.usage)
+        replica.recorder.track(*[each.usage for each in admitted])
         stream = self.delivery.open(request_ids, loop, shows_blocks=shows_blocks)
         started: list[str] = []
         try:

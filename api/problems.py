@@ -141,6 +141,7 @@ TABLE: Mapping[type[Exception], Problem] = {
     api_errors.ApiError: INTERNAL,
     api_errors.InvalidParameter: INVALID_PARAMETER,
     api_errors.InvalidBody: Problem(400, "invalid_body", "The body is not valid"),
+    api_errors.BodyTimeout: Problem(408, "body_timeout", "The body did not arrive in time"),
     api_errors.InvalidCursor: Problem(400, "invalid_cursor", "The page cursor is not valid"),
     api_errors.Unauthenticated: Problem(401, "unauthenticated", "A valid key is needed"),
     api_errors.MissingKey: Problem(401, "missing_key", "A key is needed"),

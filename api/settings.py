@@ -56,6 +56,7 @@ class Settings(BaseSettings):
 
     requests_per_minute: int = Field(default=600, ge=1)
     body_bytes_max: int = Field(default=1 << 20, ge=1024)
+    body_wait_s: float = Field(default=30.0, gt=0)
     max_tokens_default: int = Field(default=256, ge=1)
     hold_lifetime_s: int = Field(default=120, ge=10)
     sweep_interval_s: float = Field(default=20.0, gt=0)

@@ -58,7 +58,7 @@ class Unrated:
     reason: str
 
 
-def settle_waiting(database: Database, settlement: Settlement, *, batch: int = BATCH) -> Rated:
+def settle_waiting(database: Database, settlement: Settlement) -> Rated:
     """Rate up to a batch of waiting events, oldest first, a transaction for each tenant.
 
     Those that have no price are tried again in every round, behind those not tried yet.
@@ -67,7 +67,7 @@ def settle_waiting(database: Database, settlement: Settlement, *, batch: int = B
         found = connection.execute(
             select(outside_waiting.c.tenant_id, outside_waiting.c.seq)
             .order_by(outside_waiting.c.reason.is_not(None), outside_waiting.c.seq)
-            .limit(batch)
+            .limit(BATCH)
         ).all()
     settled = unrated = 0
     by_tenant = sorted(found, key=lambda row: (row[0], row[1]))

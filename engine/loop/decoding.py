@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import structlog
 import torch
 from torch import Tensor
@@ -261,8 +262,8 @@ class DecodeLoop:
         """Copy keys and values between slots, all at once."""
         if moves:
             with torch.inference_mode():  # as the storage was written
-                src_slots, dst_slots = torch.tensor(moves).unbind(1)
-                self._decoder.storage.move(src_slots, dst_slots)
+                src_slots, dst_slots = np.array(moves, np.int64).T.copy()
+                self._decoder.storage.move(torch.from_numpy(src_slots), torch.from_numpy(dst_slots))
 
     def _commit(
         self,
