@@ -50,10 +50,10 @@ def drive(databases: Databases, folder: Path, examples: int) -> None:
 def test_money_is_conserved_whatever_happens_on_sqlite(
     sqlite_files: SqliteFiles, tmp_path: Path, examples: int | None
 ) -> None:
-    drive(sqlite_files, tmp_path, examples or 18)
+    drive(sqlite_files, tmp_path, examples=examples or 18)
 
 
 def test_money_is_conserved_whatever_happens_on_postgresql(
     postgres_server: PostgresServer, tmp_path: Path, examples: int | None
 ) -> None:
-    drive(postgres_server, tmp_path, examples or 10)
+    drive(postgres_server, tmp_path, examples=examples or 10)
