@@ -26,11 +26,14 @@ from engine.requests import GenerationRequest
 from metering import clock, content_hash
 from metering import requests as usage_requests
 from metering.database import transaction
+from metering.prepared import Prepared
 from metering.requests import AdmittedRequest, choice_ids
 from metering.tables import tenants
 
-_TENANT = select(tenants.c.suspended, tenants.c.review_delivery, tenants.c.review_opt_in).where(
-    tenants.c.id == bindparam("tenant_id")
+_TENANT = Prepared(
+    select(tenants.c.suspended, tenants.c.review_delivery, tenants.c.review_opt_in).where(
+        tenants.c.id == bindparam("tenant_id")
+    )
 )
 
 
@@ -58,6 +61,7 @@ class Admission:
     requests_per_minute: int
     hold_lifetime_s: int
     engine: Callable[[], EngineInfo]  # what runs at the moment: the row of each request says so
+    replica: str | None = None  # that engine's name
 
     def admit(
         self, principal: Principal, order: Order, key: IdempotencyKey | None
@@ -91,7 +95,7 @@ class Admission:
                     return Replay(earlier)
             for _ in range(order.choices):
                 rates.count(connection, principal.key_id, self.requests_per_minute, now)
-            tenant = connection.execute(_TENANT, {"tenant_id": tenant_id}).one()
+            tenant = _TENANT.one(connection, {"tenant_id": tenant_id})
             if tenant.suspended:
                 raise TenantSuspended("this tenant is suspended")
             held = tenant.review_opt_in and tenant.review_delivery == Delivery.HELD
@@ -122,6 +126,7 @@ class Admission:
                     project_id=project_id,
                     engine=self.engine(),
                     content_salt=content_hash.new_salt(),
+                    replica=self.replica,
                 )
                 for choice, choice_id in enumerate(choice_ids(request_id, order.choices))
             ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, insert, or_, select, text, update
+from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, text, update
 
 from api import key_format, tenants
 from api.errors import (
@@ -22,6 +23,7 @@ from api.roles import Principal, Role
 from api.tables import api_keys
 from billing import reviewers
 from metering import clock
+from metering.prepared import Prepared
 
 TOUCH_INTERVAL_US = 60_000_000  # last use is kept to the minute: a write a minute, not one a call
 OVERLAP_S_MAX = 30 * 86_400
@@ -297,16 +299,19 @@ def listing(
 _COLUMNS = tuple(column for column in api_keys.c if column.name != "secret_sha256")
 
 
-def _from_row(row: Row[tuple[object, ...]]) -> Key:
-    return Key(**{**row._mapping, "role": Role(row.role)})
+def _from_row(row: Any) -> Key:
+    return Key(**{**row._asdict(), "role": Role(row.role)})
+
+
+_BY_SECRET = Prepared(
+    select(*_COLUMNS).where(
+        api_keys.c.secret_sha256 == bindparam("sha256"), api_keys.c.id == bindparam("key_id")
+    )
+)
 
 
 def _by_secret(connection: Connection, key_text: KeyText) -> Key | None:
-    row = connection.execute(
-        select(*_COLUMNS).where(
-            api_keys.c.secret_sha256 == key_text.sha256, api_keys.c.id == key_text.key_id
-        )
-    ).one_or_none()
+    row = _BY_SECRET.row(connection, {"sha256": key_text.sha256, "key_id": key_text.key_id})
     return None if row is None else _from_row(row)
 
 

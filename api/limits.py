@@ -20,6 +20,7 @@ from billing.rows import insert_once
 from metering import clock
 from metering.energy.provenance import SHOWN_STEP_UJ
 from metering.ingestion.outside import ROUTE as OUTSIDE
+from metering.prepared import Prepared
 from metering.requests import LIVE_STATUSES, AdmittedRequest
 from metering.tables import request_summaries, requests
 
@@ -69,20 +70,21 @@ def listing(connection: Connection, tenant_id: str) -> list[Limits]:
     return [_limits(row) for row in rows.mappings()]
 
 
-_APPLYING = (
+_APPLYING = Prepared(
     select(limits)
     .where(
         limits.c.tenant_id == bindparam("tenant_id"),
         limits.c.subject.in_(bindparam("subjects", expanding=True)),
     )
-    .order_by(limits.c.subject != TENANT)
+    .order_by(limits.c.subject != TENANT),
+    listed="subjects",
 )
 
 
 def applying(connection: Connection, tenant_id: str, key_id: str) -> list[Limits]:
     """The limits that a request of this key is under: the tenant's, then its own."""
-    rows = connection.execute(_APPLYING, {"tenant_id": tenant_id, "subjects": [TENANT, key_id]})
-    return [_limits(row) for row in rows.mappings()]
+    rows = _APPLYING.rows(connection, {"tenant_id": tenant_id, "subjects": [TENANT, key_id]})
+    return [_limits(row._asdict()) for row in rows]
 
 
 def check(connection: Connection, found: list[Limits], asked: AdmittedRequest) -> None:

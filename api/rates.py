@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 
 from sqlalchemy import Connection, bindparam, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -17,6 +16,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 
 from api.errors import RateLimited
 from api.tables import rate_windows
+from metering.prepared import Prepared
 
 MINUTE_US = 60_000_000
 
@@ -68,13 +68,15 @@ def count(connection: Connection, key_id: str, limit: int, now_us: int) -> Allow
     return Allowance(limit, max(0, limit - carried - used), reset_s)
 
 
-_COUNTED = select(rate_windows.c.requests).where(
-    rate_windows.c.key_id == bindparam("key_id"), rate_windows.c.minute == bindparam("minute")
+_COUNTED = Prepared(
+    select(rate_windows.c.requests).where(
+        rate_windows.c.key_id == bindparam("key_id"), rate_windows.c.minute == bindparam("minute")
+    )
 )
 
 
 def _counted(connection: Connection, key_id: str, minute: int) -> int:
-    return connection.scalar(_COUNTED, {"key_id": key_id, "minute": minute}) or 0
+    return _COUNTED.value(connection, {"key_id": key_id, "minute": minute}) or 0
 
 
 def _increment(connection: Connection, key_id: str, minute: int, *, at_most: int) -> int | None:
@@ -82,10 +84,9 @@ def _increment(connection: Connection, key_id: str, minute: int, *, at_most: int
     if at_most < 1:
         return None
     values = {"key_id": key_id, "minute": minute, "requests": 1, "at_most": at_most}
-    return connection.scalar(_counting(connection.dialect.name), values)
+    return _COUNTING.value(connection, values)
 
 
-@cache
 def _counting(dialect: str) -> ReturningInsert[int]:
     insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
     return (
@@ -97,6 +98,9 @@ def _counting(dialect: str) -> ReturningInsert[int]:
         )
         .returning(rate_windows.c.requests)
     )
+
+
+_COUNTING = Prepared(_counting)
 
 
 def _wait_us(limit: int, before: int, current: int, elapsed_us: int) -> int:

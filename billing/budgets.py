@@ -23,6 +23,7 @@ from billing.money import format_nano
 from billing.notices import NoticeType, announce
 from billing.rows import insert_once
 from metering import clock
+from metering.prepared import Prepared
 from metering.tables import requests, tenants
 
 ALERTS_DEFAULT = (50, 80, 100)
@@ -150,7 +151,7 @@ _COUNTS = or_(
     and_(budgets.c.scope == "key", budgets.c.scope_id == requests.c.key_id),
     and_(budgets.c.scope == "project", budgets.c.scope_id == requests.c.project_id),
 )
-_APPLYING = (
+_APPLYING = Prepared(
     select(
         budgets,
         requests.c.started_at_us,
@@ -183,7 +184,7 @@ def applying(connection: Connection, request_id: str) -> list[Standing]:
     A request with reservations already keeps to exactly those, and to their windows, though its
     tenant may have moved to another time zone since.
     """
-    rows = connection.execute(_APPLYING, {"request_id": request_id}).all()
+    rows = _APPLYING.rows(connection, {"request_id": request_id})
     found = []
     for row in rows:
         budget = _budget(row)
@@ -239,15 +240,14 @@ def give_back(connection: Connection, request_id: str, amount_nano: int) -> None
         _count(connection, request_id, standing, reserved=0, spent=-part)
 
 
-_RESERVATIONS = select(budget_reservations).where(_OWN)
+_RESERVATIONS = Prepared(select(budget_reservations).where(_OWN))
 
 
 def _reserved(
     connection: Connection, request_id: str
 ) -> list[tuple[Standing, Row[*tuple[object, ...]]]]:
-    own = {
-        row.budget_id: row for row in connection.execute(_RESERVATIONS, {"request_id": request_id})
-    }
+    rows = _RESERVATIONS.rows(connection, {"request_id": request_id})
+    own = {row.budget_id: row for row in rows}
     if not own:
         return []
     return [(each, own[each.budget.id]) for each in applying(connection, request_id)]

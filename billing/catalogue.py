@@ -7,11 +7,13 @@ version's successor begins where it ends.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Any
 
-from sqlalchemy import Connection, RowMapping, bindparam, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, insert, or_, select, update
 
 from billing import tariffs
 from billing.errors import NoTariff, TariffConflict, UnknownTenant
@@ -20,6 +22,7 @@ from billing.ledger.accounts import lock_tenant
 from billing.tables import tariff_versions, tenant_tariffs
 from billing.tariffs import Tariff
 from metering import clock
+from metering.prepared import Prepared
 from metering.tables import requests, tenants
 
 
@@ -37,15 +40,15 @@ class TariffVersion:
     effective_to_us: int | None  # exclusive; null is open
 
 
-_VERSION = select(tariff_versions).where(tariff_versions.c.id == bindparam("version_id"))
+_VERSION = Prepared(select(tariff_versions).where(tariff_versions.c.id == bindparam("version_id")))
 
 
 def version(connection: Connection, version_id: str) -> TariffVersion:
     """The version with this id; raises NoTariff when there is none."""
-    row = connection.execute(_VERSION, {"version_id": version_id}).one_or_none()
+    row = _VERSION.row(connection, {"version_id": version_id})
     if row is None:
         raise NoTariff(f"no tariff version {version_id!r}")
-    return _from_row(row._mapping)
+    return _from_row(row._asdict())
 
 
 def versions(connection: Connection, tariff: str | None = None) -> list[TariffVersion]:
@@ -53,7 +56,7 @@ def versions(connection: Connection, tariff: str | None = None) -> list[TariffVe
     query = select(tariff_versions).order_by(tariff_versions.c.tariff, tariff_versions.c.version)
     if tariff is not None:
         query = query.where(tariff_versions.c.tariff == tariff)
-    return [_from_row(row) for row in connection.execute(query).mappings()]
+    return [_from_row(row._asdict()) for row in connection.execute(query)]
 
 
 def tariff_in_force(connection: Connection, tenant_id: str, at_us: int) -> TariffVersion:
@@ -64,7 +67,7 @@ def tariff_in_force(connection: Connection, tenant_id: str, at_us: int) -> Tarif
     return in_force(connection, name, at_us)
 
 
-_ASSIGNED = (
+_ASSIGNED = Prepared(
     select(tenant_tariffs.c.tariff)
     .where(tenant_tariffs.c.tenant_id == bindparam("tenant_id"))
     .where(tenant_tariffs.c.effective_from_us <= bindparam("at_us"))
@@ -75,10 +78,10 @@ _ASSIGNED = (
 
 def assigned(connection: Connection, tenant_id: str, at_us: int) -> str | None:
     """The name of the tariff that a tenant is on at a time, or null."""
-    return connection.scalar(_ASSIGNED, {"tenant_id": tenant_id, "at_us": at_us})
+    return _ASSIGNED.value(connection, {"tenant_id": tenant_id, "at_us": at_us})
 
 
-_IN_FORCE = (
+_IN_FORCE = Prepared(
     select(tariff_versions)
     .where(tariff_versions.c.tariff == bindparam("name"))
     .where(tariff_versions.c.effective_from_us <= bindparam("at_us"))
@@ -93,10 +96,10 @@ _IN_FORCE = (
 
 def in_force(connection: Connection, tariff: str, at_us: int) -> TariffVersion:
     """The version of a tariff that is in force at a time; raises NoTariff."""
-    row = connection.execute(_IN_FORCE, {"name": tariff, "at_us": at_us}).one_or_none()
+    row = _IN_FORCE.row(connection, {"name": tariff, "at_us": at_us})
     if row is None:
         raise NoTariff(f"no version of tariff {tariff!r} is in force")
-    return _from_row(row._mapping)
+    return _from_row(row._asdict())
 
 
 def publish(
@@ -233,7 +236,7 @@ def _leave_closed_months(
         closed_periods.look_again(connection, tenant_id, period.label)
 
 
-def _from_row(row: RowMapping) -> TariffVersion:
+def _from_row(row: Mapping[str, Any]) -> TariffVersion:
     return TariffVersion(
         id=row["id"],
         tariff=row["tariff"],

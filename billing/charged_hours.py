@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, tzinfo
-from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -48,7 +47,8 @@ from billing.ledger.accounts import lock_tenant
 from billing.ledger.balances import currency_of
 from billing.tables import rated_lines
 from metering.database import snapshot, transaction
-from metering.local_days import filled
+from metering.local_days import filled, runs
+from metering.prepared import Prepared
 
 HOUR_US = 3600 * 10**6
 SETTLES_US = 10 * 60 * 10**6  # for so long after its end an hour is likely to be added to
@@ -73,13 +73,12 @@ class Sum:
 
 def touch(connection: Connection, tenant_id: str, at_us: int) -> None:
     """Note that lines of this moment were added. The caller has the tenant's lock."""
-    connection.execute(
-        _touch(connection.dialect.name),
+    _TOUCH.run(
+        connection,
         {"tenant_id": tenant_id, "start_us": at_us - at_us % HOUR_US, "is_counted": False},
     )
 
 
-@cache
 def _touch(dialect: str) -> Insert:
     insert_into = sqlite.insert if dialect == "sqlite" else postgresql.insert
     return insert_into(charged_hours).on_conflict_do_update(
@@ -87,6 +86,9 @@ def _touch(dialect: str) -> Insert:
         set_={"is_counted": False},
         where=charged_hours.c.is_counted,
     )
+
+
+_TOUCH = Prepared(_touch)
 
 
 def count(database: Engine, now_us: int) -> int:
@@ -178,23 +180,28 @@ def daily(
     totals: Counter[tuple[date, str, str]] = Counter()
     ended, line, hour = rated_lines.c.event_time_us, rated_lines.c, hour_charges.c
     owned = (line.tenant_id == tenant_id, ended >= start_us, ended < end_us)
-    days: dict[int, date] = {}  # the hours that lie in one day, whole
     parts: list[tuple[date, Stretch]] = []
     uncounted = _uncounted(connection, tenant_id, start_us, end_us)
-    for day, day_us, next_us in filled(connection, ended, owned, zone):
-        first_us, last_us, stretches = _divided(day_us, next_us, uncounted)
-        days |= dict.fromkeys(range(first_us, last_us, HOUR_US), day)
-        parts += [(day, stretch) for stretch in stretches]
-    if days:
+    days = list(filled(connection, ended, owned, zone))
+    for day, day_us, next_us in days:
+        parts += [(day, stretch) for stretch in _divided(day_us, next_us, uncounted)[2]]
+    for run in runs(days, zone):
+        first_us, last_us, _ = _divided(run.from_us, run.until_us, ())
         counted = (
-            select(hour.start_us, hour.component, hour.currency, func.sum(hour.amount_nano))
+            select(
+                run.place(hour.start_us).label("place"),
+                hour.component,
+                hour.currency,
+                func.sum(hour.amount_nano),
+            )
             .join(charged_hours, _same_hour())
-            .where(*_counted(tenant_id, min(days), max(days) + HOUR_US))
-            .group_by(hour.start_us, hour.component, hour.currency)
+            .where(*_counted(tenant_id, first_us, last_us))
+            # An hour that goes on into the next day is in neither.
+            .where((hour.start_us - run.begin_us) % run.length_us <= run.length_us - HOUR_US)
+            .group_by("place", hour.component, hour.currency)
         )
-        for at_us, component, currency, amount in connection.execute(counted):
-            if at_us in days:
-                totals[days[at_us], component, currency] += int(amount)
+        for place, component, currency, amount in connection.execute(counted):
+            totals[run.day(place), component, currency] += int(amount)
     for day, stretch in parts:
         within = (
             select(line.component, line.currency, func.sum(line.amount_nano))

@@ -31,6 +31,7 @@ from billing.ledger.holds import Hold, HoldState
 from billing.quotes import if_stopped, next_tokens, tokens_within, worst_case
 from billing.tables import holds as holds_table
 from metering.events import RequestSummary
+from metering.prepared import Prepared
 from metering.protocols import Cover
 from metering.requests import AdmittedRequest
 from metering.tables import requests, tenants
@@ -51,7 +52,7 @@ class Reach:
 
 
 # What decides whether a hold covers its request.
-_STANDING = (
+_STANDING = Prepared(
     select(
         holds_table.c.request_id,
         holds_table.c.amount_nano,
@@ -63,7 +64,8 @@ _STANDING = (
     )
     .join(requests, requests.c.id == holds_table.c.request_id)
     .join(tenants, tenants.c.id == holds_table.c.tenant_id)
-    .where(holds_table.c.request_id.in_(bindparam("request_ids", expanding=True)))
+    .where(holds_table.c.request_id.in_(bindparam("request_ids", expanding=True))),
+    listed="request_ids",
 )
 
 
@@ -117,7 +119,7 @@ class HoldGate:
         Requests of which that isn't known, or whose hold no longer stands, are not in it.
         """
         found = {}
-        for row in connection.execute(_STANDING, {"request_ids": list(request_ids)}):
+        for row in _STANDING.rows(connection, {"request_ids": list(request_ids)}):
             reach = self._reaches.get(row.request_id)
             if row.test_mode:
                 found[row.request_id] = row.max_tokens
@@ -138,7 +140,7 @@ class HoldGate:
         tenant's own limit, as `max_cost` is: the answer is MAX_COST.
         """
         request_id = stopped_here.request_id
-        row = connection.execute(_STANDING, {"request_ids": [request_id]}).one_or_none()
+        row = _STANDING.row(connection, {"request_ids": [request_id]})
         if row is None:
             raise HoldConflict(f"{request_id} has no hold")
         if row.test_mode:
@@ -188,11 +190,11 @@ class HoldGate:
         return known
 
 
-_OPTED_IN = select(tenants.c.review_opt_in).where(tenants.c.id == bindparam("tenant_id"))
+_OPTED_IN = Prepared(select(tenants.c.review_opt_in).where(tenants.c.id == bindparam("tenant_id")))
 
 
 def _opted_in(connection: Connection, tenant_id: str) -> bool:
-    opted_in = connection.scalar(_OPTED_IN, {"tenant_id": tenant_id})
+    opted_in = _OPTED_IN.value(connection, {"tenant_id": tenant_id})
     if opted_in is None:
         raise UnknownTenant(f"no tenant {tenant_id!r}")
     return bool(opted_in)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
 from billing.catalogue import TariffVersion
 from billing.errors import BillingError
@@ -30,6 +30,7 @@ from billing.verification import VerifiedReceipt, verify, verify_adjustment
 from engine.records import EngineInfo
 from metering import clock
 from metering.events import EnergySummary, RequestSummary
+from metering.prepared import Prepared
 from metering.tables import requests
 
 __all__ = [
@@ -45,7 +46,7 @@ __all__ = [
 ]
 
 
-_ISSUE = insert(receipts)
+_ISSUE = Prepared(insert(receipts))
 
 
 def issue(
@@ -76,8 +77,8 @@ def issue(
             issued_at_us=now,
         )
     )
-    connection.execute(
-        _ISSUE,
+    _ISSUE.run(
+        connection,
         {
             "request_id": summary.request_id,
             "tenant_id": summary.tenant_id,
@@ -155,6 +156,20 @@ def adjust(
         )
 
 
+_RECEIPT = Prepared(
+    select(
+        receipts.c.tenant_id,
+        receipts.c.document,
+        receipts.c.kid,
+        receipts.c.signature,
+        receipts.c.sha256,
+        requests.c.content_salt,
+    )
+    .join(requests, requests.c.id == receipts.c.request_id)
+    .where(receipts.c.request_id == bindparam("request_id"))
+)
+
+
 def receipt(
     connection: Connection, tenant_id: str | None, request_id: str
 ) -> dict[str, Any] | None:
@@ -163,39 +178,29 @@ def receipt(
     A null tenant is an operator, who sees every tenant's. Beside it stands the `content_salt` of
     its hashes, until the content is erased.
     """
-    query = (
-        select(
-            receipts.c.document,
-            receipts.c.kid,
-            receipts.c.signature,
-            receipts.c.sha256,
-            requests.c.content_salt,
-        )
-        .join(requests, requests.c.id == receipts.c.request_id)
-        .where(receipts.c.request_id == request_id)
-    )
-    if tenant_id is not None:
-        query = query.where(receipts.c.tenant_id == tenant_id)
-    row = connection.execute(query).one_or_none()
-    if row is None:
+    row = _RECEIPT.row(connection, {"request_id": request_id})
+    if row is None or tenant_id not in {None, row.tenant_id}:
         return None
-    *sealed, salt = row
+    _, *sealed, salt = row
     envelope = _envelope("receipt", *sealed)
     return envelope if salt is None else envelope | {"content_salt": salt}
 
 
+_ADJUSTMENTS = Prepared(
+    select(
+        adjustments_table.c.document,
+        adjustments_table.c.kid,
+        adjustments_table.c.signature,
+        adjustments_table.c.sha256,
+    )
+    .where(adjustments_table.c.request_id == bindparam("request_id"))
+    .order_by(adjustments_table.c.created_at_us, adjustments_table.c.id)
+)
+
+
 def adjustments(connection: Connection, request_id: str) -> list[dict[str, Any]]:
     """The request's signed adjustments, oldest first."""
-    rows = connection.execute(
-        select(
-            adjustments_table.c.document,
-            adjustments_table.c.kid,
-            adjustments_table.c.signature,
-            adjustments_table.c.sha256,
-        )
-        .where(adjustments_table.c.request_id == request_id)
-        .order_by(adjustments_table.c.created_at_us, adjustments_table.c.id)
-    )
+    rows = _ADJUSTMENTS.rows(connection, {"request_id": request_id})
     return [_envelope("adjustment", *row) for row in rows]
 
 

@@ -40,6 +40,7 @@ from metering import clock, event_log
 from metering.bodies import BlockBody
 from metering.events import FINAL_STATUSES, EventKind
 from metering.ingestion.outside import ROUTE as OUTSIDE
+from metering.prepared import Prepared
 from metering.request_parameters import without_content
 from metering.requests import CHOICES_MAX, choice_ids
 from metering.tables import request_summaries, requests, usage_events
@@ -86,14 +87,14 @@ def kept_days(connection: Connection, tenant_id: str) -> int | None:
     )
 
 
-_ERASURES = (
+_ERASURES = Prepared(
     select(func.count()).select_from(erasures).where(erasures.c.tenant_id == bindparam("tenant_id"))
 )
 
 
 def cache_scope(connection: Connection, tenant_id: str) -> str:
     """Under what name the engine caches for a tenant: another one after each erasure."""
-    count = connection.scalar(_ERASURES, {"tenant_id": tenant_id})
+    count = _ERASURES.value(connection, {"tenant_id": tenant_id})
     return f"{tenant_id}/{count}" if count else tenant_id
 
 

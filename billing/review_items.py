@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, RowMapping, select, tuple_
+from sqlalchemy import Connection, bindparam, select, tuple_
 
 from billing.errors import ReviewItemNotFound
 from billing.tables import review_items
+from metering.prepared import Prepared
 
 
 class ReviewState(StrEnum):
@@ -105,12 +108,15 @@ def item(connection: Connection, item_id: str) -> ReviewItem:
     return _from_row(row._mapping)
 
 
+_OF_REQUEST = Prepared(
+    select(review_items).where(review_items.c.request_id == bindparam("request_id"))
+)
+
+
 def of_request(connection: Connection, request_id: str) -> ReviewItem | None:
     """A request's item, or null: nobody reviews it."""
-    row = connection.execute(
-        select(review_items).where(review_items.c.request_id == request_id)
-    ).one_or_none()
-    return None if row is None else _from_row(row._mapping)
+    row = _OF_REQUEST.row(connection, {"request_id": request_id})
+    return None if row is None else _from_row(row._asdict())
 
 
 def items(
@@ -136,7 +142,7 @@ def items(
     return [_from_row(row) for row in connection.execute(query).mappings()]
 
 
-def _from_row(row: RowMapping) -> ReviewItem:
+def _from_row(row: Mapping[Any, Any]) -> ReviewItem:
     values = dict(row)
     values["state"] = ReviewState(values["state"])
     values["verdict"] = values["verdict"] and Verdict(values["verdict"])

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
 from billing import catalogue, charged_hours, rating, receipts, review, review_caps, review_orders
 from billing.catalogue import TariffVersion
@@ -26,6 +26,7 @@ from billing.tables import rated_lines
 from billing.tables import receipts as receipts_table
 from engine.records import EngineInfo
 from metering.events import EnergySummary, RequestSummary
+from metering.prepared import Prepared
 from metering.tables import requests, tenants
 
 TEST_MODE = "test mode"
@@ -87,7 +88,7 @@ class Settlement:
         pay: Callable[..., Settled],
         engine: EngineInfo | None,
     ) -> None:
-        request = _request(connection, summary.request_id)
+        request = _REQUEST.one(connection, {"request_id": summary.request_id})
         lock_tenant(connection, summary.tenant_id, request.currency)
         if _has_receipt(connection, summary.request_id):
             return
@@ -150,7 +151,7 @@ class Settlement:
             )
 
 
-_REQUEST = (
+_REQUEST = Prepared(
     select(
         requests.c.test_mode,
         requests.c.parameters,
@@ -164,19 +165,15 @@ _REQUEST = (
 )
 
 
-def _request(
-    connection: Connection, request_id: str
-) -> Row[bool, str, str | None, str | None, str, bool]:
-    return connection.execute(_REQUEST, {"request_id": request_id}).one()
-
-
-_RECEIPT = select(receipts_table.c.request_id).where(
-    receipts_table.c.request_id == bindparam("request_id")
+_RECEIPT = Prepared(
+    select(receipts_table.c.request_id).where(
+        receipts_table.c.request_id == bindparam("request_id")
+    )
 )
 
 
 def _has_receipt(connection: Connection, request_id: str) -> bool:
-    return connection.scalar(_RECEIPT, {"request_id": request_id}) is not None
+    return _RECEIPT.value(connection, {"request_id": request_id}) is not None
 
 
 def _paid_lines(charge: Charge, settled: Settled) -> tuple[Line, ...]:
@@ -192,7 +189,7 @@ def _paid_lines(charge: Charge, settled: Settled) -> tuple[Line, ...]:
     return lines
 
 
-_RATED = insert(rated_lines)
+_RATED = Prepared(insert(rated_lines))
 
 
 def _store(
@@ -201,8 +198,8 @@ def _store(
     tariff: TariffVersion,
     lines: tuple[Line, ...],
 ) -> None:
-    connection.execute(
-        _RATED,
+    _RATED.run_each(
+        connection,
         [
             {
                 "request_id": summary.request_id,

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import rfc8785
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -29,6 +30,8 @@ from billing.tables import signing_keys
 from metering import clock
 
 ALGORITHM = "Ed25519"
+EXACT_INTEGER_MAX = 2**53 - 1  # RFC 8785 knows no larger ones
+_SORTED = msgspec.json.Encoder(order="sorted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ class Signer:
 
     def seal(self, document: Mapping[str, Any]) -> Sealed:
         """Sign a document's canonical bytes. Changes nothing."""
-        canonical = rfc8785.dumps(dict(document))
+        canonical = canonical_bytes(document)
         signature = encode64(self._key.sign(canonical))
         return Sealed(
             canonical.decode(), hashlib.sha256(canonical).hexdigest(), self.kid, signature
@@ -117,6 +120,35 @@ class Signer:
     def key_set(self) -> dict[str, Any]:
         """This key alone as a JSON Web Key Set."""
         return {"keys": [_jwk(self.kid, self.public_key, None)]}
+
+
+def canonical_bytes(document: Mapping[str, Any]) -> bytes:
+    """A document in RFC 8785's spelling; raises rfc8785.CanonicalizationError.
+
+    What is no more than text and counts is spelt so by any encoder that sorts names, and a fast
+    one takes a twentieth of the time.
+    """
+    if _is_plain(document):
+        return _SORTED.encode(document)
+    return rfc8785.dumps(dict(document))
+
+
+def _is_plain(document: Mapping[str, Any]) -> bool:
+    """Whether it holds neither floats, nor larger integers, nor names beyond ASCII."""
+    left: list[Any] = [document]
+    while left:
+        value = left.pop()
+        if isinstance(value, str) or value is None:
+            continue
+        if isinstance(value, dict):
+            if not "".join(value).isascii():
+                return False
+            left.extend(value.values())
+        elif isinstance(value, list | tuple):
+            left.extend(value)
+        elif not isinstance(value, int) or abs(value) > EXACT_INTEGER_MAX:
+            return False
+    return True
 
 
 def public_keys(connection: Connection) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, Insert, select
@@ -15,6 +14,7 @@ from metering.bodies import Body, UsageEvent
 from metering.clock import now_us
 from metering.errors import EventConflict
 from metering.events import EventKind
+from metering.prepared import Prepared
 from metering.tables import usage_events
 
 
@@ -42,7 +42,7 @@ def append(connection: Connection, events: Sequence[UsageEvent]) -> None:
         }
         for event in events
     ]
-    inserted = connection.execute(_insert_ignoring(connection.dialect.name), rows).rowcount
+    inserted = _INSERT.run_each(connection, rows)
     if inserted != len(rows):
         _check_equal(connection, events)
 
@@ -57,12 +57,14 @@ def of_request(connection: Connection, request_id: str) -> list[Body]:
     return [bodies.read(EventKind(kind), body) for kind, body in rows]
 
 
-@cache
 def _insert_ignoring(dialect: str) -> Insert:
     keys: dict[str, Any] = {"index_elements": ["tenant_id", "source", "id"]}
     if dialect == "postgresql":
         return postgresql_insert(usage_events).on_conflict_do_nothing(**keys)
     return sqlite_insert(usage_events).on_conflict_do_nothing(**keys)
+
+
+_INSERT = Prepared(_insert_ignoring)
 
 
 def _check_equal(connection: Connection, events: Sequence[UsageEvent]) -> None:

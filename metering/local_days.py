@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 
 from sqlalchemy import Column, ColumnElement, Connection, func, select
@@ -37,16 +38,53 @@ def spans(start_us: int, end_us: int, zone: tzinfo) -> Iterator[tuple[date, int,
         start_us = following_us
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Days in a row that are equally long, of which [from_us, until_us) is looked at."""
+
+    first: date
+    begin_us: int  # of the first
+    length_us: int  # of each
+    from_us: int
+    until_us: int
+
+    def ends_before(self, day: date, begins_us: int, length_us: int) -> bool:
+        """Whether a day of this length would be the next one of it."""
+        count = (day - self.first).days
+        return (begins_us, length_us) == (self.begin_us + count * self.length_us, self.length_us)
+
+    def day(self, place: int) -> date:
+        """The day at a place, of which the first is 0."""
+        return self.first + timedelta(days=place)
+
+    def place(self, moment: Column[int]) -> ColumnElement[int]:
+        """The place of the day that a moment of [from_us, until_us) lies in."""
+        return (moment - self.begin_us) // self.length_us
+
+
+def runs(days: Iterable[tuple[date, int, int]], zone: tzinfo) -> list[Run]:
+    """Days, with the part of each that is looked at, in as few runs as the zone's clocks allow."""
+    found: list[Run] = []
+    for day, from_us, until_us in days:
+        if from_us == until_us:
+            continue  # the zone left it out
+        begins_us = begin_us(day, zone)
+        length_us = begin_us(day + timedelta(days=1), zone) - begins_us
+        last = found[-1] if found else None
+        if last is not None and last.ends_before(day, begins_us, length_us):
+            found[-1] = replace(last, until_us=until_us)
+        else:
+            found.append(Run(day, begins_us, length_us, from_us, until_us))
+    return found
+
+
 def filled(
     connection: Connection,
     moment: Column[int],
     within: Sequence[ColumnElement[bool]],
     zone: tzinfo,
 ) -> Iterator[tuple[date, int, int]]:
-    """The days from the first row's moment to the last's, of those that lie within.
-
-    A query for each of them adds up what one over all would have to sort first.
-    """
+    """The days from the first row's moment to the last's, of those that lie within."""
     first, last = (
         connection.scalar(select(bound(moment)).where(*within)) for bound in (func.min, func.max)
     )

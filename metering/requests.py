@@ -16,6 +16,7 @@ from engine.records import EngineInfo
 from metering import rollups
 from metering.errors import UnknownRequest
 from metering.events import FINAL_STATUSES, RequestStatus, RequestSummary
+from metering.prepared import Prepared
 from metering.tables import request_summaries, requests
 
 CHOICES_MAX = 16  # answers to one order: as many requests of one prompt
@@ -43,6 +44,7 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
     project_id: str | None = None
     engine: EngineInfo | None = None  # what was to run it: a later engine says nothing of it
     content_salt: str | None = None  # before all its content that is hashed; null: unsalted
+    replica: str | None = None  # the name of the engine, where it has one
 
 
 def choice_ids(request_id: str, choices: int) -> tuple[str, ...]:
@@ -50,13 +52,13 @@ def choice_ids(request_id: str, choices: int) -> tuple[str, ...]:
     return (request_id, *(f"{request_id}.{choice}" for choice in range(1, choices)))
 
 
-_ADMIT = insert(requests)
+_ADMIT = Prepared(insert(requests))
 
 
 def admit(connection: Connection, admitted: AdmittedRequest) -> None:
     """Insert the request as admitted."""
-    connection.execute(
-        _ADMIT,
+    _ADMIT.run(
+        connection,
         {
             "id": admitted.id,
             "tenant_id": admitted.tenant_id,
@@ -76,6 +78,7 @@ def admit(connection: Connection, admitted: AdmittedRequest) -> None:
             "started_at_us": admitted.started_at_us,
             "project_id": admitted.project_id,
             "content_salt": admitted.content_salt,
+            "replica": admitted.replica,
             "engine": None
             if admitted.engine is None
             else msgspec.json.encode(admitted.engine).decode(),
@@ -83,25 +86,26 @@ def admit(connection: Connection, admitted: AdmittedRequest) -> None:
     )
 
 
-_MARK_RUNNING = (
+_MARK_RUNNING = Prepared(
     update(requests)
     .where(requests.c.id.in_(bindparam("request_ids", expanding=True)))
     .where(requests.c.status == RequestStatus.ADMITTED.value)
-    .values(status=RequestStatus.RUNNING.value)
+    .values(status=RequestStatus.RUNNING.value),
+    listed="request_ids",
 )
 
 
 def mark_running(connection: Connection, request_ids: Iterable[str]) -> None:
     """Move admitted requests on to running; others are left as they are."""
-    connection.execute(_MARK_RUNNING, {"request_ids": list(request_ids)})
+    _MARK_RUNNING.run(connection, {"request_ids": list(request_ids)})
 
 
-_FINALISE = (
+_FINALISE = Prepared(
     update(requests)
     .where(requests.c.id == bindparam("request_id"))
     .where(requests.c.status.in_([status.value for status in LIVE_STATUSES]))
 )
-_SUMMARISE = insert(request_summaries)
+_SUMMARISE = Prepared(insert(request_summaries))
 
 
 def finalise(connection: Connection, summary: RequestSummary, output: str) -> None:
@@ -111,8 +115,8 @@ def finalise(connection: Connection, summary: RequestSummary, output: str) -> No
     """
     if summary.status not in FINAL_STATUSES:
         raise ValueError(f"{summary.status} is not a final status")
-    changed = connection.execute(
-        _FINALISE,
+    changed = _FINALISE.run(
+        connection,
         {
             "request_id": summary.request_id,
             "status": summary.status.value,
@@ -121,9 +125,9 @@ def finalise(connection: Connection, summary: RequestSummary, output: str) -> No
             "ended_at_us": summary.ended_at_us,
         },
     )
-    if changed.rowcount != 1:
+    if changed != 1:
         raise UnknownRequest(summary.request_id)
-    connection.execute(_SUMMARISE, _summary_row(summary))
+    _SUMMARISE.run(connection, _summary_row(summary))
     rollups.mark(connection, summary.tenant_id, summary.ended_at_us)
 
 
@@ -157,6 +161,7 @@ def from_row(row: RowMapping) -> AdmittedRequest:
         started_at_us=row["started_at_us"],
         project_id=row["project_id"],
         content_salt=row["content_salt"],
+        replica=row["replica"],
         engine=None
         if row["engine"] is None
         else msgspec.json.decode(row["engine"], type=EngineInfo),

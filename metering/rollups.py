@@ -15,6 +15,7 @@ import msgspec
 from sqlalchemy import Connection, Select, delete, func, insert, select, text
 
 from metering.ingest_tables import rollup_marks, usage_rollups
+from metering.prepared import Prepared
 from metering.tables import request_summaries, requests
 
 MINUTE_US = 60 * 10**6
@@ -37,13 +38,13 @@ class RollupRow(msgspec.Struct, frozen=True):
     energy_uj: int | None
 
 
-_MARK = insert(rollup_marks)
+_MARK = Prepared(insert(rollup_marks))
 
 
 def mark(connection: Connection, tenant_id: str, ended_at_us: int) -> None:
     """Note that a minute has changed, in the transaction that changed it."""
-    connection.execute(
-        _MARK, {"tenant_id": tenant_id, "minute_us": ended_at_us - ended_at_us % MINUTE_US}
+    _MARK.run(
+        connection, {"tenant_id": tenant_id, "minute_us": ended_at_us - ended_at_us % MINUTE_US}
     )
 
 

@@ -16,6 +16,7 @@ from billing import periods
 from billing.invoices.tables import billing_periods
 from billing.periods import Period
 from billing.rows import insert_once
+from metering.prepared import Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def begin(connection: Connection, tenant_id: str, period: Period, now_us: int) -
     )
 
 
-_NOTE = (
+_NOTE = Prepared(
     update(billing_periods)
     .where(
         billing_periods.c.tenant_id == bindparam("of_tenant"),
@@ -87,7 +88,7 @@ _NOTE = (
 
 def note(connection: Connection, tenant_id: str, at_us: int) -> None:
     """Count something booked at this event time, if its period was closed; else change nothing."""
-    connection.execute(_NOTE, {"of_tenant": tenant_id, "at_us": at_us})
+    _NOTE.run(connection, {"of_tenant": tenant_id, "at_us": at_us})
 
 
 def is_closed(connection: Connection, tenant_id: str, label: str) -> bool:

@@ -84,7 +84,7 @@ def credit(
         connection,
         row["id"],
         NoticeType.INVOICE_CREDITED,
-        f"/{number}",
+        cause=f"/{number}",
         credit_note=number,
         credited=format_minor(amount_minor, minor),
     )

@@ -27,8 +27,9 @@ def discard(connection: Connection, draft: Draft) -> None:
     ids = list(
         connection.scalars(select(invoices.c.id).where(*same(draft), invoices.c.state == "draft"))
     )
-    connection.execute(delete(invoice_lines).where(invoice_lines.c.invoice_id.in_(ids)))
-    connection.execute(delete(invoices).where(invoices.c.id.in_(ids)))
+    if ids:
+        connection.execute(delete(invoice_lines).where(invoice_lines.c.invoice_id.in_(ids)))
+        connection.execute(delete(invoices).where(invoices.c.id.in_(ids)))
 
 
 def same(draft: Draft) -> tuple[Any, ...]:

@@ -73,7 +73,7 @@ def _remind(connection: Connection, tenant_id: str, days: list[int]) -> Reminded
             connection,
             row.id,
             NoticeType.INVOICE_OVERDUE,
-            f"/overdue/{past[-1]}",
+            cause=f"/overdue/{past[-1]}",
             days_overdue=str(overdue_days),
         ):
             numbers.append(row.number)

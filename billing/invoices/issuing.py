@@ -52,9 +52,8 @@ def issue(connection: Connection, draft: Draft) -> str:
         )
     )
     books.issued(connection, invoice_id, draft)
-    announce(connection, invoice_id, NoticeType.INVOICE_ISSUED)
-    if settled:
-        announce(connection, invoice_id, NoticeType.INVOICE_PAID)
+    told = [NoticeType.INVOICE_ISSUED, NoticeType.INVOICE_PAID][: 2 if settled else 1]
+    announce(connection, invoice_id, *told)
     return invoice_id
 
 
@@ -137,28 +136,27 @@ def paid_minor(connection: Connection, invoice_id: str) -> int:
 
 
 def announce(
-    connection: Connection, invoice_id: str, kind: NoticeType, cause: str = "", **more: str
+    connection: Connection, invoice_id: str, *kinds: NoticeType, cause: str = "", **more: str
 ) -> bool:
-    """Tell the tenant what became of an invoice, once per cause; whether it is news."""
+    """Tell the tenant what became of an invoice, once per cause; whether all of it is news."""
     row = connection.execute(select(invoices).where(invoices.c.id == invoice_id)).mappings().one()
     minor = row["minor_nano"]
-    return notices.announce(
-        connection,
-        row["tenant_id"],
-        kind,
-        f"{invoice_id}{cause}",
-        {
-            "invoice_id": invoice_id,
-            "number": row["number"],
-            "period": row["period"],
-            "state": row["state"],
-            "total": format_minor(row["total_minor"], minor),
-            "due": format_minor(row["due_minor"], minor),
-            "remaining": format_minor(remaining(connection, dict(row)), minor),
-            "currency": row["currency"],
-            **more,
-        },
-    )
+    data = {
+        "invoice_id": invoice_id,
+        "number": row["number"],
+        "period": row["period"],
+        "state": row["state"],
+        "total": format_minor(row["total_minor"], minor),
+        "due": format_minor(row["due_minor"], minor),
+        "remaining": format_minor(remaining(connection, dict(row)), minor),
+        "currency": row["currency"],
+        **more,
+    }
+    news = [
+        notices.announce(connection, row["tenant_id"], kind, f"{invoice_id}{cause}", data)
+        for kind in kinds
+    ]
+    return all(news)
 
 
 def settle_if_nothing_is_left(connection: Connection, row: dict[str, Any]) -> None:

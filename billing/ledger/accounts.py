@@ -15,6 +15,7 @@ from sqlalchemy import Connection, bindparam, case, select
 
 from billing.rows import insert_once
 from billing.tables import accounts
+from metering.prepared import Prepared
 
 
 class AccountKind(StrEnum):
@@ -125,7 +126,7 @@ def try_lock_tenant(connection: Connection, tenant_id: str, currency: str) -> bo
     return row is not None
 
 
-_LOCKED = (
+_LOCKED = Prepared(
     select(accounts.c.id, accounts.c.debits_nano, accounts.c.credits_nano)
     .where(accounts.c.id.in_(bindparam("account_ids", expanding=True)))
     .order_by(
@@ -134,12 +135,13 @@ _LOCKED = (
         case((accounts.c.kind == AccountKind.TENANT_CREDIT, 0), else_=1),
         accounts.c.id,
     )
-    .with_for_update(key_share=True)
+    .with_for_update(key_share=True),
+    listed="account_ids",
 )
 
 
 def _locked(connection: Connection, chosen: Collection[Account]) -> dict[str, Sides]:
-    rows = connection.execute(_LOCKED, {"account_ids": [account.id for account in chosen]})
+    rows = _LOCKED.rows(connection, {"account_ids": [account.id for account in chosen]})
     return {row.id: Sides(row.debits_nano, row.credits_nano) for row in rows}
 
 

@@ -9,16 +9,19 @@ from billing.ledger import balances
 from billing.money import format_nano
 from billing.notices import NoticeType, announce
 from metering import clock
+from metering.prepared import Prepared
 
-_LINE = select(credit_terms.c.alert_below_nano, credit_terms.c.alerted_at_us).where(
-    credit_terms.c.tenant_id == bindparam("tenant_id"),
-    credit_terms.c.alert_below_nano.is_not(None),
+_LINE = Prepared(
+    select(credit_terms.c.alert_below_nano, credit_terms.c.alerted_at_us).where(
+        credit_terms.c.tenant_id == bindparam("tenant_id"),
+        credit_terms.c.alert_below_nano.is_not(None),
+    )
 )
 
 
 def balance(connection: Connection, tenant_id: str) -> None:
     """Announce a low balance, or note that it has risen. Runs under the tenant's lock."""
-    row = connection.execute(_LINE, {"tenant_id": tenant_id}).one_or_none()
+    row = _LINE.row(connection, {"tenant_id": tenant_id})
     if row is None:
         return
     current = balances.balance(connection, tenant_id)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 
 from sqlalchemy import Connection, Insert, bindparam, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
@@ -20,6 +19,7 @@ from billing.ledger import terms
 from billing.ledger.accounts import Account, AccountKind, of
 from billing.tables import holds
 from metering import clock
+from metering.prepared import Prepared
 
 CREDIT = "credit"
 PAID = "paid"  # the kind of grants that stand on the tenant's credit account
@@ -40,8 +40,8 @@ class Source:
     free_nano: int
 
 
-_GRANTS_LEFT = select(grants).where(
-    grants.c.tenant_id == bindparam("tenant_id"), grants.c.remaining_nano > 0
+_GRANTS_LEFT = Prepared(
+    select(grants).where(grants.c.tenant_id == bindparam("tenant_id"), grants.c.remaining_nano > 0)
 )
 
 
@@ -58,7 +58,7 @@ def sources(
     it is paused, but for a request that was admitted before.
     """
     now = clock.now_us()
-    rows = connection.execute(_GRANTS_LEFT, {"tenant_id": tenant_id}).all()
+    rows = _GRANTS_LEFT.rows(connection, {"tenant_id": tenant_id})
     paid = sum(row.remaining_nano for row in rows if row.kind == PAID)
     ordered = [
         (
@@ -119,14 +119,14 @@ def draw(
     return taken
 
 
-_TAKEN = (
+_TAKEN = Prepared(
     select(fundings.c.source, fundings.c.amount_nano, grants.c.kind)
     .select_from(fundings)
     .outerjoin(grants, grants.c.id == fundings.c.source)
     .where(fundings.c.request_id == bindparam("request_id"))
     .order_by(fundings.c.position.desc())
 )
-_RETURN = (
+_RETURN = Prepared(
     update(fundings)
     .where(
         fundings.c.request_id == bindparam("of_request"),
@@ -142,7 +142,7 @@ def give_back(connection: Connection, request_id: str, amount_nano: int) -> ByAc
     Paid credit whose grant has expired meanwhile returns as plain credit; promotional credit
     returns to its grant, and expires with it. The caller books the transfers.
     """
-    rows = connection.execute(_TAKEN, {"request_id": request_id}).all()
+    rows = _TAKEN.rows(connection, {"request_id": request_id})
     returned: ByAccount = {}
     left = amount_nano
     for source, held, kind in rows:
@@ -152,9 +152,7 @@ def give_back(connection: Connection, request_id: str, amount_nano: int) -> ByAc
         left -= part
         account = _account(source, kind)
         returned[account] = returned.get(account, 0) + part
-        connection.execute(
-            _RETURN, {"of_request": request_id, "of_source": source, "part_nano": part}
-        )
+        _RETURN.run(connection, {"of_request": request_id, "of_source": source, "part_nano": part})
         if kind == "promotional" or not _has_expired(connection, source):
             _add_to_grant(connection, source, part)
     if left:
@@ -185,27 +183,30 @@ def _account(source: str, kind: str | None) -> AccountKind:
     return AccountKind.ACCRUED if source == RECEIVABLE else AccountKind.TENANT_CREDIT
 
 
-_EXPIRY = select(grants.c.expires_at_us).where(grants.c.id == bindparam("grant_id"))
+_EXPIRY = Prepared(select(grants.c.expires_at_us).where(grants.c.id == bindparam("grant_id")))
 
 
 def _has_expired(connection: Connection, source: str) -> bool:
-    expires = connection.scalar(_EXPIRY, {"grant_id": source})
+    expires = _EXPIRY.value(connection, {"grant_id": source})
     return expires is not None and expires <= clock.now_us()
+
+
+_CREDIT = Prepared(
+    update(grants)
+    .where(grants.c.id == bindparam("grant_id"))
+    .values(remaining_nano=grants.c.remaining_nano + bindparam("more_nano"))
+)
 
 
 def _add_to_grant(connection: Connection, source: str, amount_nano: int) -> None:
     if source in (CREDIT, RECEIVABLE):
         return
-    connection.execute(
-        update(grants)
-        .where(grants.c.id == source)
-        .values(remaining_nano=grants.c.remaining_nano + amount_nano)
-    )
+    _CREDIT.run(connection, {"grant_id": source, "more_nano": amount_nano})
 
 
 def _add_to_funding(connection: Connection, request_id: str, source: str, amount_nano: int) -> None:
-    connection.execute(
-        _funding(connection.dialect.name),
+    _FUND.run(
+        connection,
         {
             "request_id": request_id,
             "source": source,
@@ -215,7 +216,6 @@ def _add_to_funding(connection: Connection, request_id: str, source: str, amount
     )
 
 
-@cache
 def _funding(dialect: str) -> Insert:
     last = select(func.coalesce(func.max(fundings.c.position) + 1, 0)).where(
         fundings.c.request_id == bindparam("of_request")
@@ -226,3 +226,6 @@ def _funding(dialect: str) -> Insert:
         index_elements=["request_id", "source"],
         set_={"amount_nano": fundings.c.amount_nano + added.excluded.amount_nano},
     )
+
+
+_FUND = Prepared(_funding)

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, bindparam, select
 
 from billing.ledger.accounts import Account, AccountKind
 from billing.tables import holds
+from metering.prepared import Prepared
 
 
 class HoldState(StrEnum):
@@ -47,19 +48,21 @@ class Settled:
     fee_paid: bool  # also where there was no fee
 
 
-_HOLD = select(
-    holds.c.request_id,
-    holds.c.tenant_id,
-    holds.c.currency,
-    holds.c.amount_nano,
-    holds.c.ceiling_nano,
-    holds.c.posted_nano,
-    holds.c.state,
-    holds.c.expires_at_us,
-).where(holds.c.request_id == bindparam("request_id"))
+_HOLD = Prepared(
+    select(
+        holds.c.request_id,
+        holds.c.tenant_id,
+        holds.c.currency,
+        holds.c.amount_nano,
+        holds.c.ceiling_nano,
+        holds.c.posted_nano,
+        holds.c.state,
+        holds.c.expires_at_us,
+    ).where(holds.c.request_id == bindparam("request_id"))
+)
 
 
 def find(connection: Connection, request_id: str) -> Hold | None:
     """The request's hold, or null."""
-    row = connection.execute(_HOLD, {"request_id": request_id}).one_or_none()
+    row = _HOLD.row(connection, {"request_id": request_id})
     return None if row is None else replace(Hold(*row), state=HoldState(row.state))

@@ -24,6 +24,7 @@ from billing.ledger.posting import Transfer, TransferKind, post
 from billing.tables import holds, transfers
 from metering import clock
 from metering.events import FINAL_STATUSES
+from metering.prepared import Prepared
 from metering.tables import requests
 
 __all__ = [
@@ -40,8 +41,8 @@ __all__ = [
 ]
 
 
-_PLACE = insert(holds)
-_CHANGE = update(holds).where(holds.c.request_id == bindparam("of_request"))
+_PLACE = Prepared(insert(holds))
+_CHANGE = Prepared(update(holds).where(holds.c.request_id == bindparam("of_request")))
 
 
 def place(
@@ -81,8 +82,8 @@ def place(
         raise refusal(amount_nano, available, currency)
     limits = budgets.applying(connection, request_id) if amount_nano else []
     budgets.check(limits, amount_nano)
-    connection.execute(
-        _PLACE,
+    _PLACE.run(
+        connection,
         {
             "request_id": request_id,
             "tenant_id": tenant_id,
@@ -144,7 +145,7 @@ def extend(
         limits=limits,
         amount_nano=more,
     )
-    connection.execute(_CHANGE, {"of_request": request_id, "amount_nano": wanted})
+    _CHANGE.run(connection, {"of_request": request_id, "amount_nano": wanted})
     return replace(hold, amount_nano=wanted)
 
 
@@ -292,8 +293,10 @@ def _locked(connection: Connection, request_id: str) -> tuple[Hold, list[Source]
     )
 
 
-_BOOKED = select(transfers.c.id, transfers.c.amount_nano).where(
-    transfers.c.transaction_id == bindparam("transaction_id")
+_BOOKED = Prepared(
+    select(transfers.c.id, transfers.c.amount_nano).where(
+        transfers.c.transaction_id == bindparam("transaction_id")
+    )
 )
 
 
@@ -302,8 +305,8 @@ def _settled_before(
 ) -> Settled | None:
     booked = {
         transfer_id.rpartition("/")[2]: amount
-        for transfer_id, amount in connection.execute(
-            _BOOKED, {"transaction_id": f"{request_id}/settlement"}
+        for transfer_id, amount in _BOOKED.rows(
+            connection, {"transaction_id": f"{request_id}/settlement"}
         )
     }
     if not booked:
@@ -386,8 +389,8 @@ def _released(connection: Connection, hold: Hold, state: HoldState) -> Hold:
 def _resolved(
     connection: Connection, hold: Hold, state: HoldState, amount_nano: int, posted_nano: int
 ) -> Hold:
-    connection.execute(
-        _CHANGE,
+    _CHANGE.run(
+        connection,
         {
             "of_request": hold.request_id,
             "amount_nano": amount_nano,

@@ -15,6 +15,7 @@ from billing.ledger.accounts import NEVER_NEGATIVE, Account, Sides, lock
 from billing.money import NANO_MAX, format_nano
 from billing.tables import accounts, transfers
 from metering import clock
+from metering.prepared import Prepared
 
 
 class TransferKind(StrEnum):
@@ -58,7 +59,7 @@ class Transfer:
     reverses_id: str | None = None
 
 
-_MOVE = (
+_MOVE = Prepared(
     update(accounts)
     .where(accounts.c.id == bindparam("account_id"))
     .values(
@@ -66,7 +67,7 @@ _MOVE = (
         credits_nano=accounts.c.credits_nano + bindparam("credits"),
     )
 )
-_BOOK = insert(transfers)
+_BOOK = Prepared(insert(transfers))
 
 
 def post(connection: Connection, transaction_id: str, wanted: Sequence[Transfer]) -> bool:
@@ -91,15 +92,15 @@ def post(connection: Connection, transaction_id: str, wanted: Sequence[Transfer]
         if account.kind in NEVER_NEGATIVE and sides.balance_nano + credits - debits < 0:
             raise Overdraft(account.id, debits - credits, sides.balance_nano)
         _check_room(account, sides, debits, credits)
-    connection.execute(
-        _MOVE,
+    _MOVE.run_each(
+        connection,
         [
             {"account_id": account.id, "debits": debits, "credits": credits}
             for account, (debits, credits) in deltas.items()
         ],
     )
     booked_at_us = clock.now_us()
-    connection.execute(_BOOK, [row | {"booked_at_us": booked_at_us} for row in rows])
+    _BOOK.run_each(connection, [row | {"booked_at_us": booked_at_us} for row in rows])
     return True
 
 
@@ -147,15 +148,18 @@ def _to_row(transaction_id: str, transfer: Transfer) -> dict[str, Any]:
     }
 
 
-_BOOKED = select(transfers).where(transfers.c.id.in_(bindparam("transfer_ids", expanding=True)))
+_BOOKED = Prepared(
+    select(transfers).where(transfers.c.id.in_(bindparam("transfer_ids", expanding=True))),
+    listed="transfer_ids",
+)
 
 
 def _booked(connection: Connection, transaction_id: str, rows: Sequence[dict[str, Any]]) -> bool:
     """Whether exactly these transfers are booked; raises when only some, or others, are."""
     wanted = {row["id"]: _body(row) for row in rows}
     stored = {
-        row["id"]: _body(row)
-        for row in connection.execute(_BOOKED, {"transfer_ids": list(wanted)}).mappings()
+        row.id: _body(row._asdict())
+        for row in _BOOKED.rows(connection, {"transfer_ids": list(wanted)})
     }
     if not stored:
         return False

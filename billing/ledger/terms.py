@@ -10,6 +10,7 @@ from billing.credit_tables import credit_terms
 from billing.errors import InvalidAmount, UnknownTenant
 from billing.rows import insert_once
 from metering import clock
+from metering.prepared import Prepared
 from metering.tables import tenants
 
 
@@ -28,16 +29,18 @@ class Terms:
 PREPAID = Terms(0, None)
 
 
-_TERMS = select(
-    credit_terms.c.receivable_limit_nano,
-    credit_terms.c.alert_below_nano,
-    credit_terms.c.paused_at_us,
-).where(credit_terms.c.tenant_id == bindparam("tenant_id"))
+_TERMS = Prepared(
+    select(
+        credit_terms.c.receivable_limit_nano,
+        credit_terms.c.alert_below_nano,
+        credit_terms.c.paused_at_us,
+    ).where(credit_terms.c.tenant_id == bindparam("tenant_id"))
+)
 
 
 def terms_of(connection: Connection, tenant_id: str) -> Terms:
     """The tenant's terms; prepaid where none were ever set."""
-    row = connection.execute(_TERMS, {"tenant_id": tenant_id}).one_or_none()
+    row = _TERMS.row(connection, {"tenant_id": tenant_id})
     return PREPAID if row is None else Terms(*row)
 
 

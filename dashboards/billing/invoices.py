@@ -10,6 +10,7 @@ from billing import periods
 from billing.errors import InvoiceNotFound
 from billing.invoices import closing, documents, pdf, queries, wording
 from billing.invoices.queries import Invoice
+from billing.payments import collection
 from dashboards import cursors
 from dashboards.access import TenantDesk
 from dashboards.injected import ADesk, AHost, PathId
@@ -38,6 +39,7 @@ def show_invoices(
             connection, tenant_id=desk.tenant_id, limit=PAGE_SIZE + 1, cursor=position
         )
         running = queries.of_draft(closing.preview(connection, desk.tenant_id, label))
+        account = collection.account(connection, desk.tenant_id)
     shown = found[:PAGE_SIZE]
     more = len(found) > PAGE_SIZE
     following = cursors.encode((shown[-1].created_at_us, shown[-1].id)) if more else ""
@@ -48,6 +50,7 @@ def show_invoices(
         rows=shown,
         running=running,
         wording=wording,
+        failing_since_us=account and account.past_due_since_us,
         cursor=cursor,
         next_url=url(f"/invoices?cursor={following}") if more else None,
     )

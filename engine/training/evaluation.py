@@ -138,4 +138,4 @@ def _run(
 
 
 def _named(origins: int) -> str:
-    return "+".join(source.name.lower() for source in Source if source & origins and source.name)
+    return "+".join(source.name.lower() for source in Source if source & origins)

@@ -2,8 +2,8 @@
 
 Ids, detail and the queue of what waits to be rated are written in one transaction: there is no
 moment at which an id is taken and its usage is not there. The batch goes once into a temporary
-table, by COPY on PostgreSQL, and from there into the three: Python touches each event once.
-PostgreSQL inserts what is new; SQLite has one writer, which looks only where inserting fails.
+table, by COPY on PostgreSQL, and from there into the three: Python touches each event once. All of
+it is taken to be new; only where an id turns out to be there already is it looked for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlalchemy import Engine as Database
 from sqlalchemy.exc import IntegrityError
 
 from metering import clock
-from metering.database import transaction
+from metering.database import snapshot, transaction
 from metering.ingest_tables import event_ids
 from metering.ingestion import partitions
 from metering.ingestion.envelopes import OutsideEvent, Rejection
@@ -31,33 +31,27 @@ _STAGING = (
     " event_time_us bigint, body text, body_sha256 text)"
 )
 _COPY = f"COPY staged_events ({', '.join(_COLUMNS)}) FROM STDIN"
-# In one order everywhere, so that batches that share ids never wait for each other in a circle.
-_INSERT_NEW = """
-WITH fresh AS (
-    INSERT INTO event_ids (tenant_id, source, id, body_sha256, ingested_at_us)
-    SELECT tenant_id, source, id, body_sha256, %(now)s FROM staged_events
-    ORDER BY tenant_id, source, id
-    ON CONFLICT DO NOTHING RETURNING tenant_id, source, id
-), detail AS (
-    INSERT INTO outside_usage
-        (tenant_id, source, id, event_time_us, ingested_at_us, key_id, body)
-    SELECT tenant_id, source, id, event_time_us, %(now)s, %(key_id)s, body
-    FROM staged_events JOIN fresh USING (tenant_id, source, id)
-), waiting AS (
-    INSERT INTO outside_waiting (tenant_id, source, id, event_time_us, ingested_at_us)
-    SELECT tenant_id, source, id, event_time_us, %(now)s
-    FROM staged_events JOIN fresh USING (tenant_id, source, id)
-)
-SELECT tenant_id, source, id FROM fresh
-"""
-_INSERT_ALL = (
+_INSERT_IDS = (
     "INSERT INTO event_ids (tenant_id, source, id, body_sha256, ingested_at_us)"
-    " SELECT tenant_id, source, id, body_sha256, :now FROM staged_events",
-    "INSERT INTO outside_usage (tenant_id, source, id, event_time_us, ingested_at_us, key_id, body)"
-    " SELECT tenant_id, source, id, event_time_us, :now, :key_id, body FROM staged_events",
-    "INSERT INTO outside_waiting (tenant_id, source, id, event_time_us, ingested_at_us)"
-    " SELECT tenant_id, source, id, event_time_us, :now FROM staged_events",
+    " SELECT tenant_id, source, id, body_sha256, {now} FROM staged_events"
 )
+_INSERT_DETAIL = (
+    "INSERT INTO outside_usage (tenant_id, source, id, event_time_us, ingested_at_us, key_id, body)"
+    " SELECT tenant_id, source, id, event_time_us, {now}, {key_id}, body FROM staged_events"
+)
+_INSERT_WAITING = (
+    "INSERT INTO outside_waiting (tenant_id, source, id, event_time_us, ingested_at_us)"
+    " SELECT tenant_id, source, id, event_time_us, {now} FROM staged_events"
+)
+_SQLITE = [
+    statement.format(now=":now", key_id=":key_id")
+    for statement in (_INSERT_IDS, _INSERT_DETAIL, _INSERT_WAITING)
+]
+# Ids first and in one order everywhere: batches that share some never wait in a circle.
+_POSTGRESQL = (
+    f"WITH detail AS ({_INSERT_DETAIL}), waiting AS ({_INSERT_WAITING})"
+    f" {_INSERT_IDS} ORDER BY tenant_id, source, id"
+).format(now="%(now)s", key_id="%(key_id)s")
 
 
 class Result(StrEnum):
@@ -89,18 +83,26 @@ def take(
         if isinstance(event, OutsideEvent):
             first.setdefault((event.tenant_id, event.source, event.id), event)
     partitions.ensure(database, (event.event_time_us for event in first.values()))
-    with transaction(database) as connection:
-        fresh = _store(connection, key_id, first) if first else set()
-        known = _hashes(connection, first.keys() - fresh) if len(fresh) < len(first) else {}
-    if len(fresh) == len(batch):  # as nearly always
+    known: dict[Key, str] = {}
+    while len(known) < len(first):
+        try:
+            with transaction(database) as connection:
+                _store(connection, key_id, [first[key] for key in first if key not in known])
+            break
+        except IntegrityError:
+            before = len(known)
+            with snapshot(database) as connection:
+                known = _hashes(connection, first)
+            if len(known) == before:
+                raise  # it was not an id that is there already
+    if not known and len(first) == len(batch):  # as nearly always
         return [Answer(event.id, Result.ACCEPTED) for event in batch]
-    return list(_answers(batch, first, fresh, known))
+    return list(_answers(batch, first, known))
 
 
 def _answers(
     batch: Iterable[OutsideEvent | Rejection],
     first: dict[Key, OutsideEvent],
-    fresh: set[Key],
     known: dict[Key, str],
 ) -> Iterator[Answer]:
     for event in batch:
@@ -108,58 +110,38 @@ def _answers(
             yield Answer(event.id, Result.REJECTED, event.reason)
             continue
         key = _key(event)
-        if key in fresh and first[key] is event:
+        if key not in known and first[key] is event:
             yield Answer(event.id, Result.ACCEPTED)
-            continue
-        stored = first[key].body_sha256 if key in fresh else known[key]
-        if stored == event.body_sha256:
+        elif known.get(key, first[key].body_sha256) == event.body_sha256:
             yield Answer(event.id, Result.DUPLICATE)
         else:
             yield Answer(event.id, Result.CONFLICT, "this id was used before, for another body")
 
 
-def _store(connection: Connection, key_id: str, events: dict[Key, OutsideEvent]) -> set[Key]:
-    """Insert what is new; which ids that were."""
+def _store(connection: Connection, key_id: str, events: Sequence[OutsideEvent]) -> None:
+    """Insert events; raises IntegrityError where one's id is there already."""
     written = {"now": clock.now_us(), "key_id": key_id}
     if connection.dialect.name == "postgresql":
-        return _store_by_copy(connection, list(events.values()), written)
-    connection.exec_driver_sql(_STAGING)
-    try:
-        with connection.begin_nested():
-            _store_all(connection, list(events.values()), written)
-    except IntegrityError:
-        # Some are there already; with one writer, looking first is enough.
-        taken = _hashes(connection, events)
-        events = {key: event for key, event in events.items() if key not in taken}
-        _store_all(connection, list(events.values()), written)
-    return set(events)
-
-
-def _store_all(
-    connection: Connection, events: Sequence[OutsideEvent], written: dict[str, Any]
-) -> None:
-    if not events:
+        _copy(connection, events)
+        connection.exec_driver_sql(_POSTGRESQL, written)
         return
+    connection.exec_driver_sql(_STAGING)
     connection.exec_driver_sql("DELETE FROM staged_events")
     connection.exec_driver_sql(
         "INSERT INTO staged_events VALUES (?, ?, ?, ?, ?, ?)",
         [msgspec.structs.astuple(event) for event in events],
     )
-    for statement in _INSERT_ALL:
+    for statement in _SQLITE:
         connection.exec_driver_sql(statement, written)
 
 
-def _store_by_copy(
-    connection: Connection, events: Sequence[OutsideEvent], written: dict[str, Any]
-) -> set[Key]:
+def _copy(connection: Connection, events: Iterable[OutsideEvent]) -> None:
     cursor: Any = connection.connection.cursor()
     try:
         cursor.execute(f"{_STAGING} ON COMMIT DELETE ROWS")
         with cursor.copy(_COPY) as copy:
             for event in events:
                 copy.write_row(msgspec.structs.astuple(event))
-        cursor.execute(_INSERT_NEW, written)
-        return {(row[0], row[1], row[2]) for row in cursor.fetchall()}
     finally:
         cursor.close()
 

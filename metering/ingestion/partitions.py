@@ -16,6 +16,7 @@ from metering.database import transaction
 
 ADVISORY_LOCK = 0x70617274  # "part": any constant nobody else takes
 PARENT = "outside_usage"
+DAY_US = 86_400 * 10**6
 
 
 def month_of(at_us: int) -> tuple[int, int, str]:
@@ -31,7 +32,8 @@ def ensure(database: Database, moments_us: Iterable[int]) -> None:
     """Make the tables of these moments' months where they are missing. Nothing on SQLite."""
     if database.dialect.name != "postgresql":
         return
-    months = {month_of(at_us) for at_us in moments_us}
+    days = {at_us // DAY_US for at_us in moments_us}
+    months = {month_of(day * DAY_US) for day in days}
     with database.connect() as connection:
         missing = months - {month for month in months if _exists(connection, month[2])}
     if not missing:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from metering.bodies import TerminalBody
 from metering.events import (
@@ -15,6 +15,7 @@ from metering.events import (
     RequestStatus,
     RequestSummary,
 )
+from metering.prepared import Prepared
 from metering.tables import request_summaries, requests, usage_events
 
 
@@ -43,26 +44,35 @@ class RequestRow(msgspec.Struct, frozen=True):
     project_id: str | None
 
 
+_ROW = Prepared(
+    select(*(requests.c[name] for name in RequestRow.__struct_fields__)).where(
+        requests.c.id == bindparam("request_id")
+    )
+)
+
+
 def request(connection: Connection, tenant_id: str | None, request_id: str) -> RequestRow | None:
     """One request, or null when there is none of this tenant."""
-    query = select(requests).where(requests.c.id == request_id)
-    if tenant_id is not None:
-        query = query.where(requests.c.tenant_id == tenant_id)
-    row = connection.execute(query).mappings().one_or_none()
-    if row is None:
+    row = _ROW.row(connection, {"request_id": request_id})
+    if row is None or tenant_id not in {None, row.tenant_id}:
         return None
-    fields = {name: row[name] for name in RequestRow.__struct_fields__}
-    fields["status"] = RequestStatus(row["status"])
+    fields = row._asdict()
+    fields["status"] = RequestStatus(row.status)
     for name in ("parameters", "prompt", "tags"):
-        fields[name] = None if row[name] is None else json.loads(row[name])
+        fields[name] = None if fields[name] is None else json.loads(fields[name])
     return RequestRow(**fields)
+
+
+_BODY = Prepared(
+    select(request_summaries.c.body).where(
+        request_summaries.c.request_id == bindparam("request_id")
+    )
+)
 
 
 def summary(connection: Connection, request_id: str) -> RequestSummary | None:
     """The summary of a final request; null while it isn't final."""
-    body = connection.scalar(
-        select(request_summaries.c.body).where(request_summaries.c.request_id == request_id)
-    )
+    body = _BODY.value(connection, {"request_id": request_id})
     return None if body is None else msgspec.json.decode(body, type=RequestSummary)
 
 

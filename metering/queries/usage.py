@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, func, select
 
 from metering.energy.provenance import SHOWN_STEP_UJ
 from metering.events import EnergyClass
-from metering.local_days import begin_us, filled
+from metering.local_days import begin_us, filled, runs
 from metering.tables import request_summaries
 
 SLOT_US = 15 * 60 * 10**6
@@ -154,13 +154,16 @@ def _by_day(
     bucket: Bucket,
     zone: tzinfo,
 ) -> Sums:
-    """A query for each day between the first request and the last: none has to sort them all."""
+    """One query for all days of one length, from the first request to the last."""
     within = (*owned, start_us <= _ENDED, end_us > _ENDED)
-    query = select(*_SUMS).where(*owned).group_by(request_summaries.c.energy_class)
-    for day, from_us, to_us in filled(connection, _ENDED, within, zone):
-        begins_us = begin_us(day, zone)
-        for row in connection.execute(query.where(from_us <= _ENDED, to_us > _ENDED)):
-            yield (begins_us, *row)
+    for run in runs(filled(connection, _ENDED, within, zone), zone):
+        query = (
+            select(run.place(_ENDED).label("place"), *_SUMS)
+            .where(*owned, run.from_us <= _ENDED, run.until_us > _ENDED)
+            .group_by("place", request_summaries.c.energy_class)
+        )
+        for place, *sums in connection.execute(query):
+            yield (begin_us(run.day(place), zone), *sums)
 
 
 def _by_slot(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, Insert
@@ -13,6 +12,7 @@ from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from sqlalchemy.sql.elements import KeyedColumnElement
 
 from metering.clock import now_us
+from metering.prepared import Prepared
 from metering.tables import engine_counters
 
 _NAMES = ("steps", "blocks", "tokens", "withheld_tokens")
@@ -59,10 +59,9 @@ def add(connection: Connection, counts: Counts) -> None:
         | {name: getattr(more, name) for name in _NAMES}
         for epoch, more in counts.by_epoch.items()
     ]
-    connection.execute(_upsert(connection.dialect.name), rows)
+    _COUNT.run_each(connection, rows)
 
 
-@cache
 def _upsert(dialect: str) -> Insert:
     if dialect == "postgresql":
         inserted = postgresql_insert(engine_counters)
@@ -79,3 +78,6 @@ def _sums(new: ReadOnlyColumnCollection[str, KeyedColumnElement[Any]]) -> dict[s
     """What is stored, and what comes to it."""
     sums: dict[str, Any] = {name: engine_counters.c[name] + new[name] for name in _NAMES}
     return sums | {"updated_at_us": new["updated_at_us"]}
+
+
+_COUNT = Prepared(_upsert)

@@ -8,6 +8,7 @@ from metering import bodies, clock, event_log
 from metering.bodies import EnergyBody
 from metering.energy import Policy, Provenance, Share, Window
 from metering.energy.windows import Unwritten
+from metering.prepared import Prepared
 from metering.recorder.live import LiveRequest
 from metering.tables import meter_windows
 
@@ -57,10 +58,12 @@ def write(
         [bodies.state(body, live.admitted.tenant_id, now_us) for live, body in stated],
     )
     if unwritten.windows:
-        connection.execute(
-            insert(meter_windows),
-            [_row(window, provenance, now_us) for window in unwritten.windows],
+        _WINDOW.run_each(
+            connection, [_row(window, provenance, now_us) for window in unwritten.windows]
         )
+
+
+_WINDOW = Prepared(insert(meter_windows))
 
 
 def _row(window: Window, provenance: Provenance, now_us: int) -> dict[str, str | int]:

@@ -8,12 +8,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import rfc8785
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sqlalchemy import Engine
 
 from billing.errors import InvalidSigningKey
-from billing.signing import Signer, decode64, encode64, is_signed, public_keys
+from billing.signing import (
+    Signer,
+    canonical_bytes,
+    decode64,
+    encode64,
+    is_signed,
+    public_keys,
+)
 from metering import clock
 from metering.database import transaction
 
@@ -108,3 +118,23 @@ def test_a_new_key_retires_the_old_one_and_both_stay_published(
             None,
             2_000,
         ]
+
+
+_NAMES = st.text(max_size=4)
+_DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(width=16) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150)
+@given(document=st.dictionaries(_NAMES, _DOCUMENTS, max_size=5))
+def test_what_is_signed_is_spelt_as_rfc_8785_spells_it(document: dict[str, object]) -> None:
+    try:
+        expected = rfc8785.dumps(document)
+    except rfc8785.CanonicalizationError:
+        with pytest.raises(rfc8785.CanonicalizationError):
+            canonical_bytes(document)
+    else:
+        assert canonical_bytes(document) == expected

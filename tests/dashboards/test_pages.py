@@ -20,6 +20,7 @@ from api.roles import Role
 from billing import budgets, periods
 from billing.invoices import closing, parties
 from billing.ledger import grants, terms
+from billing.payments import collection
 from billing.settlement import Settlement
 from dashboards.protocols import EngineState
 from metering import clock
@@ -106,6 +107,19 @@ def test_an_invoice_has_a_page_and_a_paper_for_its_tenant_alone(
     for path in ("", "/pdf", "/json"):
         found = client.get(f"/dashboard/invoices/{closed.invoice_id}{path}")
         assert found.status_code == 404, path
+
+
+def test_a_tenant_is_told_since_when_its_payments_fail(
+    world: World, client: TestClient[Litestar]
+) -> None:
+    tenant_id = world.house.tenant_id
+    with transaction(world.database) as connection:
+        collection.enrol(connection, tenant_id, "finance@example.com", "USD")
+    sign_in(client, world.house.finance)
+    assert "Payments have failed" not in client.get("/dashboard/invoices").text
+    with transaction(world.database) as connection:
+        collection.note_past_due(connection, tenant_id, 1_767_268_800 * 10**6)
+    assert "Payments have failed since 2026-01-01" in client.get("/dashboard/invoices").text
 
 
 def test_a_request_that_still_runs_has_a_page_and_no_receipt(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metering.local_days import begin_us, day_of, spans
+from metering.local_days import begin_us, day_of, runs, spans
 
 ZONES = [
     ZoneInfo(name)
@@ -51,3 +51,17 @@ def test_a_day_is_as_long_as_its_clocks_make_it(zone: str, day: date, hours: int
     there = ZoneInfo(zone)
     following = date.fromordinal(day.toordinal() + 1)
     assert begin_us(following, there) - begin_us(day, there) == hours * HOUR_US
+
+
+@given(instants, st.integers(0, 200 * HOUR_US), st.sampled_from(ZONES), st.data())
+def test_a_moment_lies_in_one_run_and_there_in_its_day(
+    start_us: int, length_us: int, zone: ZoneInfo, data: st.DataObject
+) -> None:
+    found = runs(spans(start_us, start_us + length_us, zone), zone)
+    assert len(found) <= 5, "clocks change now and then"
+    assert sum(run.until_us - run.from_us for run in found) == length_us
+    if length_us:
+        at_us = data.draw(st.integers(start_us, start_us + length_us - 1))
+        [run] = [run for run in found if run.from_us <= at_us < run.until_us]
+        place = (at_us - run.begin_us) // run.length_us
+        assert run.day(place) == day_of(at_us, zone)

@@ -6,6 +6,8 @@ import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from metering_cases import (
@@ -19,11 +21,11 @@ from metering_cases import (
     scripted_meter,
     step,
 )
-from sqlalchemy import Connection, Engine, event, func, select, text
+from sqlalchemy import Connection, Engine, func, select, text
 from sqlalchemy.exc import OperationalError
 
 from engine.records import FinishReason
-from metering import clock, event_log
+from metering import clock, event_log, prepared
 from metering.database import snapshot
 from metering.events import EndedBy, EventKind, RequestStatus, RequestSummary
 from metering.recorder import batch as batches
@@ -66,19 +68,19 @@ def rig_on_each(database: Engine, impatient: None) -> Iterator[Rig]:
 
 
 @contextmanager
-def failing_inserts(database: Engine, table: str, times: int) -> Iterator[None]:
+def failing_inserts(table: str, times: int) -> Iterator[None]:
     """Let the database fail the next insertions into a table."""
     left = itertools.count(times, -1)
 
-    def fail(conn, cursor, statement, parameters, context, executemany):  # type: ignore[no-untyped-def]
-        if statement.startswith(f"INSERT INTO {table}") and next(left) > 0:
-            raise OperationalError(statement, None, Exception("disk full"))
+    execute = prepared._execute
 
-    event.listen(database, "before_cursor_execute", fail)
-    try:
+    def fail(connection: Connection, text: Any, *rest: Any) -> Any:
+        if text.sql.startswith(f"INSERT INTO {table}") and next(left) > 0:
+            raise OperationalError(text.sql, None, Exception("disk full"))
+        return execute(connection, text, *rest)
+
+    with patch.object(prepared, "_execute", fail):
         yield
-    finally:
-        event.remove(database, "before_cursor_execute", fail)
 
 
 def counters(rig: Rig) -> tuple[int, int, int, int]:
@@ -97,7 +99,7 @@ def events(rig: Rig) -> int:
 def test_a_transaction_that_fails_is_worked_out_again(rig_on_each: Rig) -> None:
     rig = rig_on_each
     rig.track("req_1")
-    with failing_inserts(rig.database, "usage_events", 2):
+    with failing_inserts("usage_events", 2):
         rig.recorder.on_steps([step(0, block(0, "One. Tw")), step(1, block(1, "o."))])
     assert rig.sink.text() == "One. Two."
     assert counters(rig) == (2, 2, 2, 0)
@@ -118,7 +120,7 @@ def test_batches_that_fail_again_and_again_leave_the_summary_that_the_log_gives(
             end_ns = clock.monotonic_ns()
             words = ("# One\n", "Two. \xe9", "```json\n[1,", "2]\n```\n")
             each = block(index, words[index % 4], accepted=1, drafted=2, logprob=-index / 1000)
-            with failing_inserts(rig.database, "usage_events", index % 2):
+            with failing_inserts("usage_events", index % 2):
                 rig.recorder.on_steps([step(index, each, start_ns=start_ns, end_ns=end_ns)])
             start_ns = end_ns
             rig.recorder._closer.wake()
@@ -137,7 +139,7 @@ def test_what_cannot_be_stored_fails_its_requests_and_is_never_shown(rig_on_each
     rig = rig_on_each
     rig.track("req_1", "req_2")
     rig.recorder.on_steps([step(0, block(0, "kept"))])
-    with failing_inserts(rig.database, "usage_events", recorder.ATTEMPTS_MAX):
+    with failing_inserts("usage_events", recorder.ATTEMPTS_MAX):
         rig.recorder.on_steps([step(1, block(1, "lost"))])
     assert rig.canceller.cancelled == ["req_1"]
     rig.recorder.on_steps(
@@ -153,7 +155,7 @@ def test_what_cannot_be_stored_fails_its_requests_and_is_never_shown(rig_on_each
 
 def test_nobody_waits_for_an_end_that_cannot_be_stored_and_it_is_stored_later(rig: Rig) -> None:
     rig.track("req_1")
-    with failing_inserts(rig.database, "request_summaries", closer.ATTEMPTS_WAITED):
+    with failing_inserts("request_summaries", closer.ATTEMPTS_WAITED):
         rig.recorder.on_steps([step(0, block(0, "a"), finishes=[finish(blocks=1)])])
         assert rig.sink.wait_for("req_1").status is RequestStatus.COMPLETED
     assert rig.sink.deferred == ["req_1"]
