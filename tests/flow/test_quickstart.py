@@ -49,8 +49,8 @@ def test_once_prints_the_receipt_as_json_or_as_a_page_and_keeps_its_tenant(
     assert again.returncode == 0, again.stderr
     for word in ("prompt", "answer", "receipt", "confidence", "energy", "total", "verified"):
         assert word in again.stdout
-    (tenant,) = home.dflash("tenant", "list", "--json").stdout.splitlines()
-    assert json.loads(tenant)["id"] == envelope["receipt"]["tenant_id"]
+    (tenant,) = home.json("tenant", "list")["items"]
+    assert tenant["id"] == envelope["receipt"]["tenant_id"]
     home.dflash("reconcile")
 
 

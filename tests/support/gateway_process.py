@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -84,7 +85,7 @@ class GatewayHome:
             raise AssertionError(f"dflash {' '.join(arguments)}: {done.stderr}")
         return done
 
-    def json(self, *arguments: str) -> dict[str, object]:
+    def json(self, *arguments: str) -> dict[str, Any]:
         """Run a command with `--json` and read its last line."""
         line = self.dflash(*arguments, "--json").stdout.strip().splitlines()[-1]
         return dict(json.loads(line))

@@ -100,8 +100,13 @@ def test_the_loosest_threshold_that_holds_is_promised_and_no_looser_one() -> Non
     assert found.coverage == pytest.approx(200 / 300)
     assert guarantee(sampled_labels(300, 60), 0.05, 0.95) is None
     # Sequential: a threshold below one that failed is not tried, however good it looks.
-    late = [*sampled_labels(60, 30, "0.9500"), *sampled_labels(5000, 0, "0.5000")]
+    late = [*sampled_labels(700, 100, "0.9500"), *sampled_labels(4000, 0, "0.5000")]
     assert guarantee(late, 0.05, 0.95) is None
+    # But among many labels not by the few that score highest.
+    early = [*sampled_labels(70, 2, "0.9500"), *sampled_labels(800, 0, "0.9000")]
+    found = guarantee(early, 0.05, 0.95)
+    assert found is not None
+    assert (found.accepted, found.errors) == (870, 2)
 
 
 def test_promises_are_broken_no_more_often_than_they_say() -> None:
