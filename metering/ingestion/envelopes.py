@@ -23,7 +23,8 @@ COUNT_MAX = 2**31 - 1
 Text = Annotated[str, Meta(min_length=1, max_length=200)]
 ProjectId = Annotated[str, Meta(min_length=1, max_length=64)]
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
-Joules = Annotated[str, Meta(pattern=r"^[0-9]{1,10}(\.[0-9]{1,6})?$")]
+# Below ten megajoules: what is beyond belief of one request would let sums of many pass an int64.
+Joules = Annotated[str, Meta(pattern=r"^[0-9]{1,7}(\.[0-9]{1,6})?$")]
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
