@@ -157,6 +157,7 @@ def test_late_events_keep_both_times_and_reach_any_month(
         ({"time": "2026-11-30T12:00:00"}, "time"),
         ({"data": {"input_tokens": -1}}, "input_tokens"),
         ({"data": {"output_tokens": None}}, "output_tokens"),
+        ({"data": {"output_tokens": 10**8 + 1}}, "output_tokens"),
         ({"data": {"energy_joules": 1.5}}, "energy_joules"),
         ({"data": {"energy_joules": "1e3"}}, "energy_joules"),
         ({"data": {"energy_joules": "10000000"}}, "energy_joules"),
