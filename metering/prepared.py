@@ -14,7 +14,7 @@ from operator import attrgetter, methodcaller
 from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Delete, Dialect, Insert, Select, Update
-from sqlalchemy.exc import DBAPIError, NoResultFound
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoResultFound
 from sqlalchemy.sql.compiler import SQLCompiler
 
 Statement: TypeAlias = Select[*tuple[Any, ...]] | Insert | Update | Delete
@@ -42,7 +42,8 @@ class Prepared:
     """One statement, or what builds it for a dialect's name. May be run from any thread.
 
     It runs within its caller's transaction. An INSERT or UPDATE sets the columns that its values
-    name; `listed` names the parameter of an IN, whose value is a list.
+    name; `listed` names the parameter of an IN, whose value is a list. A value that it has no use
+    for is an ArgumentError.
     """
 
     def __init__(
@@ -108,6 +109,8 @@ class Prepared:
         if self._listed is not None:
             shaped[self._listed] = [""] * count
         state = made.construct_expanded_state(shaped)
+        if unknown := set(names) - state.parameters.keys():
+            raise ArgumentError(f"no parameter or column of the statement: {sorted(unknown)}")
         fixed = {name: each for name, each in state.parameters.items() if name not in names}
         order = None if state.positiontup is None else list(state.positiontup)
         return _Text(state.statement, fixed, order, _reader(statement, dialect))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import Connection, Engine, bindparam, insert, select, update
-from sqlalchemy.exc import DBAPIError, IntegrityError, NoResultFound
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoResultFound
 
+from billing.rows import insert_once
 from metering.database import snapshot, transaction
 from metering.prepared import Prepared
 from metering.tables import tenants
@@ -72,6 +73,19 @@ def test_what_is_not_there_is_null_or_asked_for_in_vain(five: Engine) -> None:
 def test_a_value_that_is_missing_is_an_error(five: Engine) -> None:
     with snapshot(five) as connection, pytest.raises(Exception, match="tenant_id"):
         NAME.row(connection, {"of_tenant": "ten_1"})
+
+
+def test_a_value_that_nothing_is_done_with_is_an_error(five: Engine) -> None:
+    with transaction(five) as connection:
+        for ask in (
+            lambda: NAME.row(connection, {"tenant_id": "ten_1", "nobody": 1}),
+            lambda: CHANGE.run(connection, {"of_tenant": "ten_1", "nobody": 1, "name": "Anew"}),
+            lambda: ADD.run(connection, tenant("ten_5") | {"nobody": 1}),
+            lambda: insert_once(connection, tenants, tenant("ten_5") | {"nobody": 1}),
+        ):
+            with pytest.raises(ArgumentError, match="nobody"):
+                ask()
+        assert NAME.value(connection, {"tenant_id": "ten_1"}) == "Of ten_1"
 
 
 def test_errors_are_those_of_sqlalchemy_and_tell_no_values(five: Engine) -> None:
