@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from billing import notices
 from billing.errors import InvoiceConflict, InvoiceNotFound
@@ -21,10 +21,24 @@ from billing.ledger import funding
 from billing.ledger.accounts import AccountKind, lock_tenant
 from billing.notices import NoticeType
 from metering import clock
+from metering.prepared import Prepared
 
 DAY_US = 86_400 * 10**6
 MANUAL = "manual"  # the method of payments that came outside a provider
 OPEN_STATES = ("final", "uncollectible")
+_OF_INVOICE = bindparam("invoice_id")
+_INVOICE = Prepared(select(invoices).where(invoices.c.id == _OF_INVOICE))
+_CHANGE = Prepared(update(invoices).where(invoices.c.id == bindparam("of_invoice")))
+_PAID = Prepared(
+    select(func.coalesce(func.sum(invoice_payments.c.amount_minor), 0)).where(
+        invoice_payments.c.invoice_id == _OF_INVOICE
+    )
+)
+_FORGIVEN = Prepared(
+    select(func.coalesce(func.sum(credit_notes.c.forgiven_minor), 0)).where(
+        credit_notes.c.invoice_id == _OF_INVOICE
+    )
+)
 _TOLD = {"paid": NoticeType.INVOICE_PAID, "void": NoticeType.INVOICE_VOIDED}
 
 
@@ -42,16 +56,16 @@ def issue(connection: Connection, draft: Draft) -> str:
     invoice_id = draft_rows.insert(connection, draft)
     now = clock.now_us()
     settled = draft.due_minor == 0
-    connection.execute(
-        update(invoices)
-        .where(invoices.c.id == invoice_id)
-        .values(
-            state="paid" if settled else "final",
-            number=numbers.take(connection, draft.issuer.series),
-            finalised_at_us=now,
-            due_at_us=now + draft.issuer.due_days * DAY_US,
-            resolved_at_us=now if settled else None,
-        )
+    _CHANGE.run(
+        connection,
+        {
+            "of_invoice": invoice_id,
+            "state": "paid" if settled else "final",
+            "number": numbers.take(connection, draft.issuer.series),
+            "finalised_at_us": now,
+            "due_at_us": now + draft.issuer.due_days * DAY_US,
+            "resolved_at_us": now if settled else None,
+        },
     )
     books.issued(connection, invoice_id, draft)
     told = [NoticeType.INVOICE_ISSUED, NoticeType.INVOICE_PAID][: 2 if settled else 1]
@@ -230,11 +244,7 @@ def take_back(
     if taken:
         _note_payment(connection, row["id"], payment_id, amount=-taken, method=method, at_us=now)
     if surplus < taken and row["state"] == "paid":
-        connection.execute(
-            update(invoices)
-            .where(invoices.c.id == row["id"])
-            .values(state="final", resolved_at_us=None)
-        )
+        _CHANGE.run(connection, {"of_invoice": row["id"], "state": "final", "resolved_at_us": None})
         overdue.reconsider(connection, row["tenant_id"])
     return True
 
@@ -258,19 +268,14 @@ def remaining(connection: Connection, row: dict[str, Any]) -> int:
 
 def paid_minor(connection: Connection, invoice_id: str) -> int:
     """All payments of an invoice, less those taken back."""
-    total = connection.scalar(
-        select(func.coalesce(func.sum(invoice_payments.c.amount_minor), 0)).where(
-            invoice_payments.c.invoice_id == invoice_id
-        )
-    )
-    return int(total or 0)
+    return int(_PAID.one(connection, {"invoice_id": invoice_id})[0])
 
 
 def announce(
     connection: Connection, invoice_id: str, *kinds: NoticeType, cause: str = "", **more: str
 ) -> bool:
     """Tell the tenant what became of an invoice, once per cause; whether all of it is news."""
-    row = connection.execute(select(invoices).where(invoices.c.id == invoice_id)).mappings().one()
+    row = _INVOICE.one(connection, {"invoice_id": invoice_id})._asdict()
     minor = row["minor_nano"]
     data = {
         "invoice_id": invoice_id,
@@ -279,7 +284,7 @@ def announce(
         "state": row["state"],
         "total": format_minor(row["total_minor"], minor),
         "due": format_minor(row["due_minor"], minor),
-        "remaining": format_minor(remaining(connection, dict(row)), minor),
+        "remaining": format_minor(remaining(connection, row), minor),
         "currency": row["currency"],
         **more,
     }
@@ -314,19 +319,14 @@ def _surplus(connection: Connection, row: dict[str, Any]) -> int:
 
 def _covered(connection: Connection, invoice_id: str) -> int:
     """What payments and credit notes have taken off what was due."""
-    forgiven = connection.scalar(
-        select(func.coalesce(func.sum(credit_notes.c.forgiven_minor), 0)).where(
-            credit_notes.c.invoice_id == invoice_id
-        )
-    )
-    return paid_minor(connection, invoice_id) + int(forgiven or 0)
+    forgiven = _FORGIVEN.one(connection, {"invoice_id": invoice_id})[0]
+    return paid_minor(connection, invoice_id) + int(forgiven)
 
 
 def _resolve(connection: Connection, invoice_id: str, state: str) -> None:
-    connection.execute(
-        update(invoices)
-        .where(invoices.c.id == invoice_id)
-        .values(state=state, resolved_at_us=clock.now_us())
+    _CHANGE.run(
+        connection,
+        {"of_invoice": invoice_id, "state": state, "resolved_at_us": clock.now_us()},
     )
     if (kind := _TOLD.get(state)) is not None:
         announce(connection, invoice_id, kind)
