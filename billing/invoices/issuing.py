@@ -26,17 +26,16 @@ from metering.prepared import Prepared
 DAY_US = 86_400 * 10**6
 MANUAL = "manual"  # the method of payments that came outside a provider
 OPEN_STATES = ("final", "uncollectible")
-_OF_INVOICE = bindparam("invoice_id")
-_INVOICE = Prepared(select(invoices).where(invoices.c.id == _OF_INVOICE))
+_INVOICE = Prepared(select(invoices).where(invoices.c.id == bindparam("invoice_id")))
 _CHANGE = Prepared(update(invoices).where(invoices.c.id == bindparam("of_invoice")))
 _PAID = Prepared(
     select(func.coalesce(func.sum(invoice_payments.c.amount_minor), 0)).where(
-        invoice_payments.c.invoice_id == _OF_INVOICE
+        invoice_payments.c.invoice_id == bindparam("invoice_id")
     )
 )
 _FORGIVEN = Prepared(
     select(func.coalesce(func.sum(credit_notes.c.forgiven_minor), 0)).where(
-        credit_notes.c.invoice_id == _OF_INVOICE
+        credit_notes.c.invoice_id == bindparam("invoice_id")
     )
 )
 _TOLD = {"paid": NoticeType.INVOICE_PAID, "void": NoticeType.INVOICE_VOIDED}
