@@ -303,12 +303,8 @@ _BOOKED = Prepared(
 def _settled_before(
     connection: Connection, request_id: str, charge_nano: int, fee_nano: int
 ) -> Settled | None:
-    booked = {
-        transfer_id.rpartition("/")[2]: amount
-        for transfer_id, amount in _BOOKED.rows(
-            connection, {"transaction_id": f"{request_id}/settlement"}
-        )
-    }
+    rows = _BOOKED.rows(connection, {"transaction_id": f"{request_id}/settlement"})
+    booked = {transfer_id.rpartition("/")[2]: amount for transfer_id, amount in rows}
     if not booked:
         return None
     paid, fee = booked.get("charge", 0), booked.get("review_fee", 0)
