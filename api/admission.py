@@ -61,6 +61,7 @@ class Admission:
     requests_per_minute: int
     hold_lifetime_s: int
     engine: Callable[[], EngineInfo]  # what runs at the moment: the row of each request says so
+    replica: str | None = None  # that engine's name
 
     def admit(
         self, principal: Principal, order: Order, key: IdempotencyKey | None
@@ -125,6 +126,7 @@ class Admission:
                     project_id=project_id,
                     engine=self.engine(),
                     content_salt=content_hash.new_salt(),
+                    replica=self.replica,
                 )
                 for choice, choice_id in enumerate(choice_ids(request_id, order.choices))
             ]

@@ -1,4 +1,4 @@
-"""`dflash calibrate`: learn what figures rest on, by measuring and from reviewers."""
+"""`dflash calibrate`: learn what figures rest on, by measuring and from verdicts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from metering.cli_context import CliContext
-from metering.confidence_cli import confidence
+from metering.confidence_cli import confidence, labels
 
 if TYPE_CHECKING:
     from api.settings import Settings
@@ -20,6 +20,7 @@ def calibrate() -> None:
 
 
 calibrate.add_command(confidence)
+calibrate.add_command(labels)
 
 
 @calibrate.command()

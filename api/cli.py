@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import click
@@ -68,6 +69,7 @@ def serve(
     except BaseException:
         gateway.close()
         raise
+    gc.freeze()  # what was imported stays: full collections need not walk it while streams wait
     uvicorn.run(
         create_app(settings, gateway),
         host=settings.host,

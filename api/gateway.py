@@ -132,6 +132,8 @@ class Gateway:
         recovered = next(iter(self.replicas)).recorder.recover()
         if recovered:
             log.warning("requests.recovered", count=recovered)
+        with snapshot(self.database) as connection:
+            self.replicas.recall(connection)
         self._sweeper.start()
         self.cashier.start()
         for chores in self._chores:
@@ -222,8 +224,7 @@ class Gateway:
         if isinstance(admitted, Replay):
             return admitted
         request_ids = tuple(each.usage.id for each in admitted)
-        for each in admitted:
-            replica.recorder.track(each.usage)
+        replica.recorder.track(*[each.usage for each in admitted])
         stream = self.delivery.open(request_ids, loop, shows_blocks=shows_blocks)
         started: list[str] = []
         try:
@@ -272,6 +273,7 @@ class Gateway:
             self.settings.requests_per_minute,
             self.settings.hold_lifetime_s,
             engine=lambda: engine.info,
+            replica=name,
         )
         return Replica(name, engine, recorder, admission, efficiency, config.max_running)
 

@@ -55,6 +55,7 @@ TABLE: Mapping[type[Exception], Problem] = {
     metering_errors.SourceUnavailable: INTERNAL,
     metering_errors.InvalidEnergySettings: INTERNAL,
     metering_errors.NotCalibrated: INTERNAL,
+    metering_errors.InvalidVerdicts: INTERNAL,
     metering_errors.InvalidTrace: INTERNAL,
     metering_errors.InvalidCalibration: INTERNAL,
     # billing

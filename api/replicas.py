@@ -9,17 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+from sqlalchemy import Connection
+
 from api.admission import Admission
 from api.errors import SharedMeter
 from api.inference.orders import Order
 from api.protocols import EngineClient
 from engine.records import EngineInfo
+from metering import queries
 from metering.energy import Choice, Efficiency, EnergyMeter
 from metering.energy import replicas as ranking
 from metering.energy.replicas import Candidate
 from metering.events import RequestStatus, RequestSummary
 from metering.protocols import BlockSink, CommittedBlock
 from metering.recorder import Recorder
+
+RECALLED = 64  # requests of each replica: those before weigh less than a thousandth together
 
 
 @dataclass(slots=True, eq=False)
@@ -105,6 +111,17 @@ class Replicas:
     def greenest(self) -> Choice:
         """What would be chosen at this moment for a request that asks for green energy."""
         return ranking.green(self._candidates())
+
+    def recall(self, connection: Connection) -> None:
+        """Learn anew what tokens took on each replica, from the requests that completed there.
+
+        Only what the same engine took counts: of the same file, on the same device, as wide.
+        """
+        for each in self._replicas:
+            info = msgspec.structs.replace(each.engine.info, pid=0)
+            for ran in queries.ran_on(connection, each.name, RECALLED):
+                if msgspec.structs.replace(ran.engine, pid=0) == info:
+                    each.efficiency.note(ran.energy, ran.output_tokens)
 
     def attach(self, replica: Replica, meter: EnergyMeter, info: EngineInfo) -> None:
         """Meter a replica's engine, which was started or replaced.

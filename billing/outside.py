@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 
+import msgspec
 from sqlalchemy import Connection, Row, delete, func, select, update
 from sqlalchemy import Engine as Database
+from sqlalchemy.exc import DataError
 
 from billing import catalogue
 from billing.errors import BillingError, NoTariff
@@ -58,7 +60,7 @@ class Unrated:
     reason: str
 
 
-def settle_waiting(database: Database, settlement: Settlement, *, batch: int = BATCH) -> Rated:
+def settle_waiting(database: Database, settlement: Settlement) -> Rated:
     """Rate up to a batch of waiting events, oldest first, a transaction for each tenant.
 
     Those that have no price are tried again in every round, behind those not tried yet.
@@ -67,7 +69,7 @@ def settle_waiting(database: Database, settlement: Settlement, *, batch: int = B
         found = connection.execute(
             select(outside_waiting.c.tenant_id, outside_waiting.c.seq)
             .order_by(outside_waiting.c.reason.is_not(None), outside_waiting.c.seq)
-            .limit(batch)
+            .limit(BATCH)
         ).all()
     settled = unrated = 0
     by_tenant = sorted(found, key=lambda row: (row[0], row[1]))
@@ -135,11 +137,13 @@ def _settle_tenant(
         try:
             with connection.begin_nested():
                 _settle(connection, settlement, row)
-        except BillingError as error:
+        except (BillingError, DataError, msgspec.ValidationError) as error:
+            # Whatever is wrong with one event, nothing behind it waits for that.
+            reason = "it cannot be stored" if isinstance(error, DataError) else str(error)
             connection.execute(
                 update(outside_waiting)
                 .where(outside_waiting.c.seq == row.seq)
-                .values(reason=str(error)[:REASON_CHARS])
+                .values(reason=reason[:REASON_CHARS])
             )
         else:
             settled.append(row.seq)

@@ -31,6 +31,7 @@ from metering.local_days import day_of
 from metering.tables import request_summaries, requests
 
 ADJUSTMENT = "adjustment"
+TYPICAL_SAMPLE = 200  # requests
 REVIEW_KINDS = (
     TransferKind.REVIEW_FEE,
     TransferKind.REVIEW_PAYABLE,
@@ -356,7 +357,7 @@ def open_ends(connection: Connection, now_us: int) -> OpenEnds:
     return OpenEnds(int(pending or 0), backlog.depth, backlog.oldest_us or 0)
 
 
-def typical(connection: Connection, tenant_id: str | None = None, sample: int = 200) -> Typical:
+def typical(connection: Connection, tenant_id: str | None = None) -> Typical:
     """What the latest requests, of a tenant or of all, came to: what `quotes.expected` guesses by.
 
     A measure that none of them has stays null, and without any request all is as by default.
@@ -365,7 +366,7 @@ def typical(connection: Connection, tenant_id: str | None = None, sample: int = 
         select(request_summaries.c.body)
         .where(request_summaries.c.output_tokens > 0)
         .order_by(request_summaries.c.ended_at_us.desc())
-        .limit(sample)
+        .limit(TYPICAL_SAMPLE)
     )
     if tenant_id is not None:
         query = query.where(request_summaries.c.tenant_id == tenant_id)

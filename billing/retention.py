@@ -109,14 +109,14 @@ def is_erased(connection: Connection, request_id: str) -> bool:
     return connection.scalar(gone.limit(1)) is not None
 
 
-def erase(connection: Connection, tenant_id: str, chosen: Chosen, *, reason: str = "asked") -> int:
+def erase(connection: Connection, tenant_id: str, chosen: Chosen) -> int:
     """Erase the content of final requests, and say how many there were.
 
     Erasing again changes nothing. With an end user, who it was is erased as well.
     """
     found = _erasable(tenant_id, chosen)
     ids = list(connection.scalars(select(requests.c.id).where(found).order_by(requests.c.id)))
-    _erase(connection, tenant_id, ids, reason, forget_user=chosen.end_user is not None)
+    _erase(connection, tenant_id, ids, "asked", forget_user=chosen.end_user is not None)
     return len(ids)
 
 

@@ -17,7 +17,7 @@ from billing.review_items import ReviewItem, Verdict
 from billing.rows import insert_once
 from billing.tables import receipts
 from metering import clock, queries
-from metering.calibration import REQUEST, WHOLE
+from metering.calibration import REQUEST, REVIEWERS, WHOLE
 from metering.calibration_tables import confidence_labels
 from metering.events import RequestSummary, UnitState
 from metering.semantic import Segmenter
@@ -48,6 +48,7 @@ def write(connection: Connection, item: ReviewItem) -> None:
                 "correct": correct,
                 "inclusion_ppm": item.inclusion_ppm,
                 "sampled": item.sampled,
+                "judge": REVIEWERS,
                 "labelled_at_us": clock.now_us(),
             },
         )

@@ -6,6 +6,7 @@ gateway goes away, however it goes, so does the engine.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -52,6 +53,7 @@ def serve(control: wire.Channel, steps: wire.Channel) -> int:
     except EngineError as error:
         control.send(wire.Failure.of(error))
         return 0
+    gc.freeze()  # or each full collection walks all that was loaded, for tens of milliseconds
     control.send(wire.Started(service.engine_epoch, service.info))
     while True:
         match control.receive_command():

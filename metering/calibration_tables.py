@@ -1,4 +1,4 @@
-"""Tables of what reviewers found of scored text, and of the calibrations fitted to it."""
+"""Tables of what was found of scored text, and by whom, and of the calibrations fitted to it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from sqlalchemy import (
 
 from metering.tables import Id, metadata, requests
 
-# No content: a score, and whether the text that had it was right. It outlives the text.
+# No content: a score, and whether the text that had it was right. It outlives the text. Judges may
+# differ, each about another thing: what a test calls right is not what a reviewer does.
 confidence_labels = Table(
     "confidence_labels",
     metadata,
     Column("request_id", Id, ForeignKey(requests.c.id), primary_key=True),
     Column("unit_index", Integer, primary_key=True),  # -1: the whole answer
+    Column("judge", String(100), primary_key=True),  # "reviewers", or what judged outside
     Column("model", String(200), nullable=False),
     Column("model_checksum", String(100)),  # null: no engine of ours made it
     Column("kind", String(32), nullable=False),  # of the unit; "request" for the whole answer
@@ -31,6 +33,7 @@ confidence_labels = Table(
     Column("inclusion_ppm", Integer, nullable=False),  # how likely it was to be reviewed
     Column("sampled", Boolean, nullable=False),  # by the audit, whatever its score
     Column("labelled_at_us", BigInteger, nullable=False),
+    Column("cluster", String(64)),  # hashed: what errs together; null: the answers of one order
     CheckConstraint("inclusion_ppm BETWEEN 1 AND 1000000", name="inclusion"),
 )
 Index("ix_confidence_labels_model", confidence_labels.c.model, confidence_labels.c.kind)

@@ -1,9 +1,10 @@
-"""`dflash calibrate confidence`: learn from reviewers what a score is worth."""
+"""`dflash calibrate confidence` and `labels`: learn from verdicts what a score is worth."""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--model", help="The model whose labels to use.  [default: the only one]")
 @click.option("--checksum", help="Its file's checksum.  [default: the only one]")
+@click.option("--judge", default="reviewers", show_default=True, help="Whose verdicts to use.")
 @click.option(
     "--error",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
@@ -48,6 +50,7 @@ def confidence(
     *,
     model: str | None,
     checksum: str | None,
+    judge: str,
     error: float,
     confidence: float,
     guard: bool,
@@ -55,31 +58,34 @@ def confidence(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Fit scores to reviewers' verdicts, by model and kind of unit, and put the curves in force.
+    """Fit scores to verdicts, by model and kind of unit, and put the curves in force.
 
-    A kind with fewer labels than could promise anything stays uncalibrated; where all do, nothing
-    is put in force and the exit status is 1. A running gateway takes a new calibration up by
-    itself; requests admitted before keep theirs.
+    One judge's verdicts: what a test calls right is not what a reviewer does. A kind with fewer
+    labels than could promise anything stays uncalibrated; where all do, nothing is put in force and
+    the exit status is 1. A running gateway takes a new calibration up by itself; requests admitted
+    before keep theirs.
     """
     import msgspec
 
     from metering import calibration
     from metering.calibration.fitting import fit
 
-    with context.transaction() as connection:
-        name, file_checksum = _chosen(connection, model, checksum)
+    with context.snapshot() as connection:
+        name, file_checksum = _chosen(connection, model, checksum, judge)
         report = fit(
             name,
             file_checksum,
-            calibration.labels(connection, name, file_checksum),
+            calibration.labels(connection, name, file_checksum, judge),
             error=error,
             confidence=confidence,
             guard=guard,
             revision=calibration.revision(connection, name, file_checksum),
+            judge=judge,
         )
-        document = msgspec.json.encode(report)
-        stored = False
-        if report.curves and not dry_run:
+    document = msgspec.json.encode(report)
+    stored = False
+    if report.curves and not dry_run:
+        with context.transaction() as connection:
             stored = calibration.store(connection, report.calibration(), document)
             if stored:
                 context.record(
@@ -87,6 +93,7 @@ def confidence(
                     action="calibration.stored",
                     subject=report.id,
                     model=name,
+                    judge=judge,
                     kinds=sorted(report.curves),
                     review_below=report.review_below,
                 )
@@ -99,17 +106,78 @@ def confidence(
         raise click.exceptions.Exit(1)
 
 
-def _chosen(connection: Connection, model: str | None, checksum: str | None) -> tuple[str, str]:
+@click.command()
+@click.argument("file", type=click.File("rb"))
+@click.option("--judge", required=True, help="What judged, say humaneval-tests.")
+@click.option("--dry-run", is_flag=True, help="Check every line, and keep none.")
+@click.option("--json", "as_json", is_flag=True, help="The counts as JSON.")
+@click.pass_obj
+def labels(
+    context: CliContext, *, file: BinaryIO, judge: str, dry_run: bool, as_json: bool
+) -> None:
+    """Take in verdicts that no reviewer gave: a test run's, an evaluation's.
+
+    FILE (`-` for standard input) has a JSON object on each line: `request_id`, `verdict` (`approve`
+    or `reject`), and if need be `unit` (its index), `group` (the question, where the same one was
+    asked several times) and `output_sha256` (of the receipt whose text was judged). All lines are
+    kept or, where one is wrong, none; those that are there already are left alone.
+    """
+    import json
+
+    from metering.calibration import verdicts
+
+    data = file.read()
+    with context.snapshot() as connection:
+        found = verdicts.read(connection, data.splitlines(), judge)
+    added = 0
+    if found and not dry_run:
+        with context.transaction() as connection:
+            added = verdicts.keep(connection, found)
+            if added:
+                context.record(
+                    connection,
+                    action="calibration.labelled",
+                    subject=judge,
+                    labels=added,
+                    file_sha256=hashlib.sha256(data).hexdigest(),
+                )
+    counts = {
+        "judge": judge,
+        "verdicts": len(found),
+        "right": sum(label.correct for label in found),
+        "requests": len({label.request_id for label in found}),
+        "independent": len({label.errs_with for label in found}),
+        "added": added,
+    }
+    if as_json:
+        click.echo(json.dumps(counts))
+        return
+    click.echo(
+        f"{judge}: {counts['verdicts']} verdicts on {counts['requests']} answers to "
+        f"{counts['independent']} questions, {counts['right']} right; "
+        + ("a dry run, none kept" if dry_run else f"{added} new")
+    )
+
+
+def _chosen(
+    connection: Connection, model: str | None, checksum: str | None, judge: str
+) -> tuple[str, str]:
     from metering import calibration
 
-    found = [
-        (name, own)
-        for name, own in calibration.labelled_models(connection)
+    labelled = [
+        (name, own, by)
+        for name, own, by in calibration.labelled_models(connection)
         if model in {None, name} and checksum in {None, own}
     ]
+    found = [(name, own) for name, own, by in labelled if by == judge]
     if not found:
         of = f" of {model}" if model else ""
-        raise click.ClickException(f"uncalibrated: no answer{of} has been reviewed yet")
+        by = f" by {judge}" if judge != calibration.REVIEWERS else ""
+        others = sorted({each for _, _, each in labelled})
+        instead = f"; there are verdicts of --judge {', '.join(others)}" if others else ""
+        raise click.ClickException(
+            f"uncalibrated: no answer{of} has been reviewed{by} yet{instead}"
+        )
     if len(found) > 1:
         listed = "; ".join(f"--model {name} --checksum {own}" for name, own in found)
         raise click.UsageError(f"there are labels of several model files: {listed}")
@@ -117,7 +185,7 @@ def _chosen(connection: Connection, model: str | None, checksum: str | None) -> 
 
 
 def _told(report: Report, *, stored: bool, dry_run: bool) -> str:
-    lines = [f"{report.model} ({report.model_checksum})"]
+    lines = [f"{report.model} ({report.model_checksum}), judged by {report.judge}"]
     for kind in report.kinds:
         lines += _kind(kind)
     if not report.curves:

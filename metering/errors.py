@@ -35,6 +35,10 @@ class NotCalibrated(MeteringError):
     """There are too few labels to promise what was asked for; the message says how many."""
 
 
+class InvalidVerdicts(MeteringError, ValueError):
+    """Verdicts from outside that are about nothing stored here, or contradict each other."""
+
+
 class InvalidTrace(MeteringError):
     """A file that is no recorded trace of an energy source, or none that can be played."""
 

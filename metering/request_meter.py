@@ -328,25 +328,3 @@ def _weaker(weakest: str | None, units: list[UnitSummary]) -> str | None:
             # Four places and one digit before them: text sorts as numbers do.
             weakest = min(weakest or score, score)
     return weakest
-
-
-def summary_of(
-    admitted: AdmittedRequest,
-    rule: ReviewRule,
-    events: Sequence[Body],
-    ended_at_us: int,
-    calibration: Calibration | None = None,
-) -> RequestSummary:
-    """Fold a finished request's stored events, the terminal one last, into its summary.
-
-    Raises ValueError when they don't end, or don't give the output that they state.
-    """
-    meter = RequestMeter(admitted, rule, calibration)
-    for body in events:
-        meter.fold(body)
-    end = events[-1] if events else None
-    if not isinstance(end, TerminalBody):
-        raise ValueError(f"the events of {admitted.id} do not end")
-    if meter.output_sha256 != end.output_sha256:
-        raise ValueError(f"the events of {admitted.id} do not give the output that they state")
-    return meter.summary(end, ended_at_us)

@@ -44,6 +44,7 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
     project_id: str | None = None
     engine: EngineInfo | None = None  # what was to run it: a later engine says nothing of it
     content_salt: str | None = None  # before all its content that is hashed; null: unsalted
+    replica: str | None = None  # the name of the engine, where it has one
 
 
 def choice_ids(request_id: str, choices: int) -> tuple[str, ...]:
@@ -77,6 +78,7 @@ def admit(connection: Connection, admitted: AdmittedRequest) -> None:
             "started_at_us": admitted.started_at_us,
             "project_id": admitted.project_id,
             "content_salt": admitted.content_salt,
+            "replica": admitted.replica,
             "engine": None
             if admitted.engine is None
             else msgspec.json.encode(admitted.engine).decode(),
@@ -159,6 +161,7 @@ def from_row(row: RowMapping) -> AdmittedRequest:
         started_at_us=row["started_at_us"],
         project_id=row["project_id"],
         content_salt=row["content_salt"],
+        replica=row["replica"],
         engine=None
         if row["engine"] is None
         else msgspec.json.decode(row["engine"], type=EngineInfo),

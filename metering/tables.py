@@ -77,12 +77,21 @@ requests = Table(
     Column("project_id", Id),  # of the tenant's key at admission; null: none
     Column("engine", Text),  # JSON, what it was admitted for; null: not ours, or not recorded
     Column("content_salt", String(64)),  # hex, before all content that is hashed; null once erased
+    Column("replica", String(40)),  # the gateway's name of the engine; null: not recorded
     CheckConstraint(
         "status IN ('admitted', 'running', 'completed', 'refused', 'cancelled', 'failed')",
         name="status",
     ),
 )
 Index("ix_requests_tenant_started", requests.c.tenant_id, requests.c.started_at_us)
+# A start looks for the newest of each replica.
+Index(
+    "ix_requests_replica",
+    requests.c.replica,
+    requests.c.id,
+    sqlite_where=requests.c.replica.is_not(None),
+    postgresql_where=requests.c.replica.is_not(None),
+)
 # Recovery looks for these after a crash.
 Index(
     "ix_requests_live",

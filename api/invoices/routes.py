@@ -28,7 +28,7 @@ from api.invoices.schemas import (
 )
 from api.schemas import CursorQuery, LimitQuery, PathId, TenantQuery
 from billing.errors import InvalidAmount, InvalidPeriod, InvoiceConflict, InvoiceNotFound
-from billing.invoices import closing, credit_notes, documents, issuing, pdf, queries
+from billing.invoices import closing, credit_notes, documents, issuing, paying, pdf, queries
 from billing.invoices.minor_units import parse_minor
 from billing.invoices.queries import Invoice
 from billing.payments import collection
@@ -246,7 +246,7 @@ def pay_invoice(
 
     def pay(connection: Connection, found: str) -> bool:
         minor = parse_minor(data.amount, issuing.locked(connection, found)["minor_nano"])
-        return issuing.pay(connection, found, minor, method=issuing.MANUAL, cause_id=data.reference)
+        return paying.pay(connection, found, minor, method=paying.MANUAL, cause_id=data.reference)
 
     detail = {"amount": data.amount, "reference": data.reference}
     return _change(database, principal, invoice_id, "invoice.paid", pay, **detail)

@@ -12,7 +12,7 @@ import structlog
 from sqlalchemy import Engine as Database
 
 from billing.errors import PaymentsDisabled
-from billing.payments import meters, outbox, top_ups
+from billing.payments import meters, outbox, recharging
 from billing.payments.provider import Provider
 
 log = structlog.get_logger(__name__)
@@ -50,7 +50,7 @@ class Cashier:
 
     def run_once(self) -> int:
         """Queue what is due, and push; how many rows were sent."""
-        top_ups.recharge(self.database)
+        recharging.recharge(self.database)
         meters.queue(self.database)
         return outbox.push(self.database, self.required_provider)
 

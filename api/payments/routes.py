@@ -39,7 +39,7 @@ from billing.errors import (
 from billing.invoices.minor_units import format_minor, minor_nano, parse_minor
 from billing.ledger.balances import currency_of
 from billing.money import format_nano, parse_nano
-from billing.payments import collection, top_ups, webhooks
+from billing.payments import collection, recharging, top_ups, webhooks
 from metering.database import snapshot, transaction
 
 REFUSALS = (Unauthenticated, Forbidden, NotFound)
@@ -110,7 +110,7 @@ def set_recharge(
     with transaction(database) as connection:
         asked = tenant_in_scope(connection, principal, None)
         minor = minor_nano(currency_of(connection, asked))
-        top_ups.set_recharge(
+        recharging.order(
             connection,
             asked,
             below_nano=None if data.below is None else parse_nano(data.below),

@@ -74,8 +74,8 @@ def paid(
     settles: AccountKind,
     settled_nano: int,
     surplus_nano: int,
+    lost_nano: int,
     at_us: int,
-    lost_nano: int = 0,
 ) -> None:
     """Book a payment: what it settles, and what is above that into the tenant's credit.
 

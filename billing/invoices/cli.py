@@ -227,12 +227,12 @@ def credit_invoice(
 @click.pass_obj
 def pay_invoice(context: CliContext, reference: str, amount: str, cause: str) -> None:
     """Take in a payment that came outside a payment provider."""
-    from billing.invoices import issuing
+    from billing.invoices import issuing, paying
     from billing.invoices.minor_units import parse_minor
 
     with _changing(context, reference) as (connection, row):
         minor = parse_minor(amount, row["minor_nano"])
-        if issuing.pay(connection, row["id"], minor, method=issuing.MANUAL, cause_id=cause):
+        if paying.pay(connection, row["id"], minor, method=paying.MANUAL, cause_id=cause):
             _record_one(context, connection, row, "invoice.paid", cause=cause, amount=amount)
         state = issuing.locked(connection, row["id"])["state"]
     click.echo(f"{row['number']} is {state}")

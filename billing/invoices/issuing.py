@@ -1,4 +1,4 @@
-"""Invoices made final, and what happens to a final one.
+"""Invoices made final, taken back and given up.
 
 draft -> final -> paid | void | uncollectible; an invoice with nothing due is paid when it is
 final, and one that was given up may still be paid. All of it works within the caller's
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 
 from billing import notices
 from billing.errors import InvoiceConflict, InvoiceNotFound
@@ -17,14 +17,12 @@ from billing.invoices import books, closed_periods, draft_rows, numbers, overdue
 from billing.invoices.drafting import Draft
 from billing.invoices.minor_units import format_minor
 from billing.invoices.tables import credit_notes, invoice_lines, invoice_payments, invoices
-from billing.ledger import funding
-from billing.ledger.accounts import AccountKind, lock_tenant
+from billing.ledger.accounts import lock_tenant
 from billing.notices import NoticeType
 from metering import clock
 from metering.prepared import Prepared
 
 DAY_US = 86_400 * 10**6
-MANUAL = "manual"  # the method of payments that came outside a provider
 OPEN_STATES = ("final", "uncollectible")
 _INVOICE = Prepared(select(invoices).where(invoices.c.id == bindparam("invoice_id")))
 _CHANGE = Prepared(update(invoices).where(invoices.c.id == bindparam("of_invoice")))
@@ -87,7 +85,7 @@ def void(connection: Connection, invoice_id: str) -> bool:
     if remaining(connection, row) != row["due_minor"]:
         raise InvoiceConflict("it was paid or credited in part: credit the rest instead")
     books.voided(connection, row["id"])
-    _resolve(connection, row["id"], "void")
+    resolve(connection, row, "void")
     if row["kind"] == "period":
         closed_periods.reopen(connection, row["tenant_id"], row["period"])
     billed = connection.scalars(
@@ -119,132 +117,7 @@ def give_up(connection: Connection, invoice_id: str) -> bool:
         nano=left * row["minor_nano"],
         at_us=clock.now_us(),
     )
-    _resolve(connection, row["id"], "uncollectible")
-    return True
-
-
-def pay(
-    connection: Connection,
-    invoice_id: str,
-    amount_minor: int,
-    *,
-    method: str,
-    cause_id: str,
-) -> bool:
-    """Take a payment in, once per cause; false if it was taken before.
-
-    What is paid beyond the invoice goes into the tenant's credit. Raises InvoiceNotFound, or
-    InvoiceConflict for a draft, a void invoice, or a cause that came with another amount.
-    """
-    row = locked(connection, invoice_id)
-    payment_id = _payment_id(row, cause_id)
-    before = connection.scalar(
-        select(invoice_payments.c.amount_minor).where(invoice_payments.c.id == payment_id)
-    )
-    if before is not None:
-        if before != amount_minor:
-            raise InvoiceConflict(f"{cause_id} paid another amount before")
-        return False
-    if amount_minor <= 0:
-        raise InvoiceConflict("a payment is above zero")
-    # What a provider took in is ours to keep in any case: of a void invoice it goes into credit.
-    if row["state"] == "draft" or (row["state"] == "void" and method == MANUAL):
-        raise InvoiceConflict(f"a {row['state']} invoice takes no payment")
-    left = remaining(connection, row)
-    settled = min(left, amount_minor)
-    minor, now = row["minor_nano"], clock.now_us()
-    books.paid(
-        connection,
-        payment_id=payment_id,
-        tenant_id=row["tenant_id"],
-        currency=row["currency"],
-        by_provider=method != MANUAL,
-        settles=_owed_by(row),
-        settled_nano=settled * minor,
-        surplus_nano=(amount_minor - settled) * minor,
-        at_us=now,
-    )
-    _note_payment(connection, row["id"], payment_id, amount=amount_minor, method=method, at_us=now)
-    if row["state"] in OPEN_STATES and settled == left:
-        _resolve(connection, row["id"], "paid")
-    return True
-
-
-def restore(
-    connection: Connection, invoice_id: str, *, taken: str, method: str, cause_id: str
-) -> bool:
-    """Take in again what was taken back by the cause `taken`, once per cause.
-
-    It makes good what was lost of that, then settles what is left of the invoice; the rest goes
-    into the tenant's credit. Raises InvoiceNotFound.
-    """
-    row = locked(connection, invoice_id)
-    payment_id, taken_id = _payment_id(row, cause_id), _payment_id(row, taken)
-    if books.is_booked(connection, payment_id):
-        return False
-    total, lost = books.moved(connection, taken_id)
-    noted = connection.scalar(
-        select(invoice_payments.c.amount_minor).where(invoice_payments.c.id == taken_id)
-    )
-    left = remaining(connection, row)
-    minor, now = row["minor_nano"], clock.now_us()
-    settled = min(left, (total - lost) // minor)
-    books.paid(
-        connection,
-        payment_id=payment_id,
-        tenant_id=row["tenant_id"],
-        currency=row["currency"],
-        by_provider=method != MANUAL,
-        settles=_owed_by(row),
-        settled_nano=settled * minor,
-        surplus_nano=total - lost - settled * minor,
-        lost_nano=-lost,
-        at_us=now,
-    )
-    if noted:
-        _note_payment(connection, row["id"], payment_id, amount=-noted, method=method, at_us=now)
-    if row["state"] in OPEN_STATES and settled == left:
-        _resolve(connection, row["id"], "paid")
-    return True
-
-
-def take_back(
-    connection: Connection, invoice_id: str, amount_minor: int, *, method: str, cause_id: str
-) -> bool:
-    """Undo a payment, as a lost dispute does, once per cause: the invoice is open again.
-
-    What is taken beyond all that was paid, as of a payment that was refunded before, is lost.
-    Raises InvoiceNotFound.
-    """
-    row = locked(connection, invoice_id)
-    payment_id = _payment_id(row, cause_id)
-    if books.is_booked(connection, payment_id):
-        return False
-    taken = min(amount_minor, max(0, paid_minor(connection, row["id"])))
-    now = clock.now_us()
-    minor = row["minor_nano"]
-    surplus = min(taken, _surplus(connection, row))
-    credit = lock_tenant(connection, row["tenant_id"], row["currency"])
-    available = max(0, funding.plain_credit(connection, row["tenant_id"], credit))
-    # What of the surplus was spent since is lost.
-    lost = max(0, surplus * minor - available)
-    books.paid(
-        connection,
-        payment_id=payment_id,
-        tenant_id=row["tenant_id"],
-        currency=row["currency"],
-        by_provider=method != MANUAL,
-        settles=_owed_by(row),
-        settled_nano=-(taken - surplus) * minor,
-        surplus_nano=-(surplus * minor - lost),
-        lost_nano=lost + (amount_minor - taken) * minor,
-        at_us=now,
-    )
-    if taken:
-        _note_payment(connection, row["id"], payment_id, amount=-taken, method=method, at_us=now)
-    if surplus < taken and row["state"] == "paid":
-        _CHANGE.run(connection, {"of_invoice": row["id"], "state": "final", "resolved_at_us": None})
-        overdue.reconsider(connection, row["tenant_id"])
+    resolve(connection, row, "uncollectible")
     return True
 
 
@@ -262,7 +135,7 @@ def remaining(connection: Connection, row: dict[str, Any]) -> int:
     """What is still to be paid of an invoice, in minor units; never negative."""
     if row["state"] in ("draft", "void"):
         return 0
-    return max(0, int(row["due_minor"]) - _covered(connection, row["id"]))
+    return max(0, int(row["due_minor"]) - covered_minor(connection, row["id"]))
 
 
 def paid_minor(connection: Connection, invoice_id: str) -> int:
@@ -297,57 +170,21 @@ def announce(
 def settle_if_nothing_is_left(connection: Connection, row: dict[str, Any]) -> None:
     """Mark an open invoice paid once payments and credit notes cover it."""
     if row["state"] in OPEN_STATES and remaining(connection, row) == 0:
-        _resolve(connection, row["id"], "paid")
+        resolve(connection, row, "paid")
 
 
-def _owed_by(row: dict[str, Any]) -> AccountKind:
-    """Where what is left of an invoice stands."""
-    given_up = row["state"] == "uncollectible"
-    return AccountKind.WRITE_OFF if given_up else AccountKind.RECEIVABLE
-
-
-def _payment_id(row: dict[str, Any], cause_id: str) -> str:
-    return f"payment/{row['id']}/{cause_id}"
-
-
-def _surplus(connection: Connection, row: dict[str, Any]) -> int:
-    """How much of the payments went into the tenant's credit: of a void invoice, all."""
-    due = 0 if row["state"] == "void" else int(row["due_minor"])
-    return max(0, _covered(connection, row["id"]) - due)
-
-
-def _covered(connection: Connection, invoice_id: str) -> int:
+def covered_minor(connection: Connection, invoice_id: str) -> int:
     """What payments and credit notes have taken off what was due."""
     forgiven = _FORGIVEN.one(connection, {"invoice_id": invoice_id})[0]
     return paid_minor(connection, invoice_id) + int(forgiven)
 
 
-def _resolve(connection: Connection, invoice_id: str, state: str) -> None:
+def resolve(connection: Connection, row: dict[str, Any], state: str) -> None:
+    """Bring an invoice into the state it ends in, and tell its tenant."""
     _CHANGE.run(
         connection,
-        {"of_invoice": invoice_id, "state": state, "resolved_at_us": clock.now_us()},
+        {"of_invoice": row["id"], "state": state, "resolved_at_us": clock.now_us()},
     )
     if (kind := _TOLD.get(state)) is not None:
-        announce(connection, invoice_id, kind)
-    of_invoice = select(invoices.c.tenant_id).where(invoices.c.id == invoice_id)
-    overdue.reconsider(connection, connection.execute(of_invoice).scalar_one())
-
-
-def _note_payment(
-    connection: Connection,
-    invoice_id: str,
-    payment_id: str,
-    *,
-    amount: int,
-    method: str,
-    at_us: int,
-) -> None:
-    connection.execute(
-        insert(invoice_payments).values(
-            id=payment_id,
-            invoice_id=invoice_id,
-            amount_minor=amount,
-            method=method,
-            paid_at_us=at_us,
-        )
-    )
+        announce(connection, row["id"], kind)
+    overdue.reconsider(connection, row["tenant_id"])

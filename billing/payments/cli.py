@@ -70,11 +70,11 @@ def meter_tenant(context: CliContext, tenant_id: str, measure: str, event_name: 
 @click.pass_obj
 def push_rows(context: CliContext) -> None:
     """Send what is due now. A running gateway does so by itself."""
-    from billing.payments import meters, outbox, top_ups
+    from billing.payments import meters, outbox, recharging
 
     provider = _provider(context)
     with context.database() as database:
-        top_ups.recharge(database)
+        recharging.recharge(database)
         meters.queue(database)
         click.echo(f"{outbox.push(database, provider)} sent")
 

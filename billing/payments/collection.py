@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, select, update
 
 from billing.errors import PaymentConflict
-from billing.invoices import issuing, parties, queries, wording
+from billing.invoices import issuing, parties, paying, queries, wording
 from billing.invoices.queries import Invoice
 from billing.invoices.tables import credit_notes, invoice_payments
 from billing.payments import outbox
@@ -149,7 +149,7 @@ def is_paid_there(connection: Connection, invoice_id: str) -> bool:
     through_it = connection.scalar(
         select(invoice_payments.c.id)
         .where(invoice_payments.c.invoice_id == invoice_id)
-        .where(invoice_payments.c.method != issuing.MANUAL)
+        .where(invoice_payments.c.method != paying.MANUAL)
         .limit(1)
     )
     return through_it is not None or outbox.is_queued(connection, "paid_outside", invoice_id)

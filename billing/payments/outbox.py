@@ -30,6 +30,7 @@ SECOND_US = 10**6
 HOUR_US = 3600 * SECOND_US
 WINDOW_US = 23 * HOUR_US  # the provider promises 24: an hour for clocks that differ
 WAIT_US_MAX = HOUR_US
+SHOWN = 1000
 # Nothing waits for these: refused, they hold up no other row.
 ALONE = ("recharge", "refund", "meter", "credit_note", "paid_outside", "give_up")
 # What an action makes, for those that come after it, and the objects it needs, by its body's name.
@@ -123,13 +124,13 @@ def push(database: Engine, provider: Provider, tenant_id: str | None = None) -> 
     return sent
 
 
-def open_rows(connection: Connection, limit: int = 1000) -> list[OpenRow]:
+def open_rows(connection: Connection) -> list[OpenRow]:
     """What waits, or was refused and not dropped since, oldest first."""
     names = (payment_outbox.c[name] for name in OpenRow.__slots__)
     query = select(*names).where(
         payment_outbox.c.state != "sent", payment_outbox.c.dropped_at_us.is_(None)
     )
-    rows = connection.execute(query.order_by(payment_outbox.c.seq).limit(limit))
+    rows = connection.execute(query.order_by(payment_outbox.c.seq).limit(SHOWN))
     return [OpenRow(*row) for row in rows]
 
 

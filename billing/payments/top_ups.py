@@ -1,4 +1,4 @@
-"""Credit bought: by a person on a Checkout page, or by itself when credit runs low.
+"""Credit bought: by a person on a Checkout page, or by itself (`recharging`).
 
 open -> paid | failed. Credit is granted once, when the provider says that the money came; what
 came is granted, whatever was asked for. A refund goes back the same way, as far as credit goes.
@@ -7,7 +7,6 @@ came is granted, whatever was asked for. A refund goes back the same way, as far
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import uuid_utils
 from sqlalchemy import Connection, Engine, insert, select, update
@@ -23,7 +22,7 @@ from billing.errors import (
 from billing.invoices.minor_units import format_minor, minor_nano
 from billing.ledger import alerts, funding
 from billing.ledger.accounts import Account, AccountKind, lock_tenant
-from billing.ledger.balances import balance, currency_of
+from billing.ledger.balances import currency_of
 from billing.ledger.posting import Transfer, TransferKind, post
 from billing.money import format_nano
 from billing.notices import NoticeType
@@ -32,7 +31,9 @@ from billing.payments.provider import Busy, Faulted, Provider, Refused, Unanswer
 from billing.payments.tables import payment_accounts, payment_outbox, top_ups
 from billing.tables import transfers
 from metering import clock
-from metering.database import snapshot, transaction
+from metering.database import transaction
+
+SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def begin(
         if collection.account(connection, tenant_id) is None:
             raise PaymentsDisabled(f"{tenant_id} does not pay through the provider")
         lock_tenant(connection, tenant_id, currency)
-        wanted = _insert(
+        wanted = add(
             connection,
             tenant_id,
             reference,
@@ -104,49 +105,6 @@ def begin(
         outbox.remember(connection, "session", wanted.id, session_id)
         connection.execute(update(top_ups).where(top_ups.c.id == wanted.id).values(url=url))
         return require(connection, wanted.id)
-
-
-def set_recharge(
-    connection: Connection, tenant_id: str, *, below_nano: int | None, amount_minor: int | None
-) -> None:
-    """Buy so much whenever available credit falls below a bound; null for both turns it off.
-
-    Raises PaymentsDisabled, or InvalidAmount.
-    """
-    if collection.account(connection, tenant_id) is None:
-        raise PaymentsDisabled(f"{tenant_id} does not pay through the provider")
-    if (below_nano is None) != (amount_minor is None):
-        raise InvalidAmount("a recharge has both a bound and an amount")
-    if amount_minor is not None and amount_minor <= 0:
-        raise InvalidAmount("a recharge is above zero")
-    connection.execute(
-        update(payment_accounts)
-        .where(payment_accounts.c.tenant_id == tenant_id)
-        .values(recharge_below_nano=below_nano, recharge_minor=amount_minor, recharge_failed=False)
-    )
-
-
-def recharge(database: Engine) -> int:
-    """Queue a purchase for every tenant that has run low and has none under way; how many.
-
-    A tenant whose last recharge failed is left alone until its recharge is set again.
-    """
-    with snapshot(database) as connection:
-        chosen = list(
-            connection.scalars(
-                select(payment_accounts.c.tenant_id)
-                .where(
-                    payment_accounts.c.recharge_minor.is_not(None),
-                    payment_accounts.c.recharge_failed.is_(False),
-                )
-                .order_by(payment_accounts.c.tenant_id)
-            )
-        )
-    count = 0
-    for tenant_id in chosen:
-        with transaction(database) as connection:
-            count += _recharge(connection, tenant_id)
-    return count
 
 
 def take_in(connection: Connection, found: TopUp, cause: str, amount_minor: int) -> bool:
@@ -283,53 +241,18 @@ def find(connection: Connection, top_up_id: str) -> TopUp | None:
     return None if row is None else TopUp(**row._mapping)
 
 
-def of_tenant(connection: Connection, tenant_id: str, limit: int = 50) -> list[TopUp]:
+def of_tenant(connection: Connection, tenant_id: str) -> list[TopUp]:
     """A tenant's top-ups, newest first."""
     rows = connection.execute(
         select(top_ups)
         .where(top_ups.c.tenant_id == tenant_id)
         .order_by(top_ups.c.created_at_us.desc(), top_ups.c.id.desc())
-        .limit(limit)
+        .limit(SHOWN)
     )
     return [TopUp(**row._mapping) for row in rows]
 
 
-def _recharge(connection: Connection, tenant_id: str) -> bool:
-    currency = currency_of(connection, tenant_id)
-    lock_tenant(connection, tenant_id, currency)
-    found = collection.account(connection, tenant_id)
-    if found is None or found.recharge_minor is None or found.recharge_failed:
-        return False
-    if balance(connection, tenant_id).available_nano >= (found.recharge_below_nano or 0):
-        return False
-    running = connection.scalar(
-        select(top_ups.c.id).where(
-            top_ups.c.tenant_id == tenant_id,
-            top_ups.c.kind == "recharge",
-            top_ups.c.state == "open",
-        )
-    )
-    if running is not None:
-        return False
-    reference = f"recharge-{uuid_utils.uuid7().hex}"
-    made = _insert(
-        connection,
-        tenant_id,
-        reference,
-        kind="recharge",
-        currency=currency,
-        amount_minor=found.recharge_minor,
-    )
-    body: dict[str, Any] = {
-        "customer": {"object": "customer", "of": tenant_id},
-        "amount": made.amount_minor,
-        "currency": currency.lower(),
-        "description": "Prepaid credit, recharged",
-    }
-    return outbox.enqueue(connection, tenant_id, "recharge", made.id, body)
-
-
-def _insert(
+def add(
     connection: Connection,
     tenant_id: str,
     reference: str,
@@ -338,6 +261,7 @@ def _insert(
     currency: str,
     amount_minor: int,
 ) -> TopUp:
+    """A top-up by its reference, made where there is none; raises PaymentConflict for another."""
     known = connection.scalar(
         select(top_ups.c.id).where(
             top_ups.c.tenant_id == tenant_id, top_ups.c.reference == reference

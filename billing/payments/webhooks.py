@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, select
 
 from billing.errors import ProviderFailed, ProviderRefused
-from billing.invoices import issuing
+from billing.invoices import issuing, paying
 from billing.invoices.tables import invoices
 from billing.notices import NoticeType
 from billing.payments import collection, outbox, top_ups
@@ -117,7 +117,7 @@ def _take_over(connection: Connection, row: dict[str, Any], found: InvoiceState)
     """
     if found.status == "paid":
         # The provider's invoice is paid as a whole, so its id is the cause.
-        taken = found.paid_minor > 0 and issuing.pay(
+        taken = found.paid_minor > 0 and paying.pay(
             connection, row["id"], found.paid_minor, method=METHOD, cause_id=found.provider_id
         )
         return "paid" if taken else "paid before"
@@ -195,32 +195,37 @@ class _Paid:
     invoice: str | None
     settle: Effect
 
+    def move_back(
+        self, connection: Connection, cause: str, amount: int, restored: str | None
+    ) -> None:
+        """Take a payment back by a cause, and in again where another has restored it."""
+        self.settle(connection)
+        if self.top_up is not None:
+            known = top_ups.require(connection, self.top_up)
+            top_ups.move_back(connection, known, cause, amount, lossy=True)
+            if restored is not None:
+                top_ups.restore(connection, known, cause, restored)
+        elif self.invoice is not None:
+            paying.take_back(connection, self.invoice, amount, method=METHOD, cause_id=cause)
+            if restored is not None:
+                paying.restore(
+                    connection, self.invoice, taken=cause, method=METHOD, cause_id=restored
+                )
+
 
 def _dispute(database: Engine, provider: Provider, provider_id: str) -> Effect:
     """Money is taken when a dispute opens, and comes back when it is won."""
     found = provider.dispute(provider_id)
     about = _paid_with(database, provider, found.intent_id)
-    cause, won = f"dispute/{found.id}", found.status == "won"
-    amount = found.amount_minor
+    cause = f"dispute/{found.id}"
+    restored = f"{cause}/won" if found.status == "won" else None
 
     def effect(connection: Connection) -> str:
         if about is None:
             return "not ours"
         if found.status == "harmless":
             return "nothing to do"
-        about.settle(connection)
-        if about.top_up is not None:
-            known = top_ups.require(connection, about.top_up)
-            top_ups.move_back(connection, known, cause, amount, lossy=True)
-            if won:
-                top_ups.restore(connection, known, cause, f"{cause}/won")
-        elif about.invoice is not None:
-            issuing.take_back(connection, about.invoice, amount, method=METHOD, cause_id=cause)
-            if won:
-                back = f"{cause}/won"
-                issuing.restore(
-                    connection, about.invoice, taken=cause, method=METHOD, cause_id=back
-                )
+        about.move_back(connection, cause, found.amount_minor, restored)
         return f"dispute {found.status}"
 
     return effect
@@ -230,28 +235,16 @@ def _refund(database: Engine, provider: Provider, provider_id: str) -> Effect:
     """A refund that we did not ask for takes credit, too; one that failed gives it back."""
     found = provider.refund(provider_id)
     about = _paid_with(database, provider, found.intent_id)
-    cause, amount = f"refund/{found.subject or found.id}", found.amount_minor
+    cause = f"refund/{found.subject or found.id}"
+    restored = f"{cause}/failed" if found.status == "failed" else None
 
     def effect(connection: Connection) -> str:
         if about is None:
             return "not ours"
         if found.status == "open":
             return "nothing to do"
-        about.settle(connection)
-        failed = found.status == "failed"
-        if about.top_up is not None:
-            known = top_ups.require(connection, about.top_up)
-            top_ups.move_back(connection, known, cause, amount, lossy=True)
-            if failed:
-                top_ups.restore(connection, known, cause, f"{cause}/failed")
-        elif about.invoice is not None:
-            issuing.take_back(connection, about.invoice, amount, method=METHOD, cause_id=cause)
-            if failed:
-                back = f"{cause}/failed"
-                issuing.restore(
-                    connection, about.invoice, taken=cause, method=METHOD, cause_id=back
-                )
-        return "refund failed" if failed else "refunded"
+        about.move_back(connection, cause, found.amount_minor, restored)
+        return "refunded" if restored is None else "refund failed"
 
     return effect
 

@@ -34,6 +34,9 @@ from engine.kernels.cpu.weights import BlockMatrix, Runtime
 from engine.model.block_decoder import BlockDecoder
 from engine.model.rows import Segment, StepRows
 
+ROWS = (1, 4, 8, 12)
+CONTEXT = 300
+REPEATS = 30
 COPY_BYTES = 256 * 2**20
 SQUARE, FEW_ROWS = 2048, 256  # of the 8-bit products
 KEY_BYTES = 1 + 4 / 32  # of one stored key or value element: 8 bits, and a scale for 32
@@ -169,18 +172,11 @@ def measure_step(
     )
 
 
-def roofline(
-    path: Path | str,
-    *,
-    threads: int,
-    rows: tuple[int, ...] = (1, 4, 8, 12),
-    context: int = 300,
-    repeats: int = 30,
-) -> Roofline:
+def roofline(path: Path | str, *, threads: int) -> Roofline:
     """Measure the machine and the steps of a model in blocks. Raises UnsupportedModel."""
-    decoder = BlockDecoder.load(path, threads=threads, kv_tokens=context + max(rows))
+    decoder = BlockDecoder.load(path, threads=threads, kv_tokens=CONTEXT + max(ROWS))
     machine = measure_machine(decoder.header.data_bytes, decoder.runtime)
-    steps = tuple(measure_step(decoder, machine, count, context, repeats) for count in rows)
+    steps = tuple(measure_step(decoder, machine, count, CONTEXT, REPEATS) for count in ROWS)
     return Roofline(machine, steps)
 
 

@@ -11,7 +11,7 @@ the run.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -83,12 +83,10 @@ def stress(
     concurrency: int,
     duration_s: float,
     max_tokens: int,
-    progress: Callable[[int, float], None] = lambda *_: None,
 ) -> Verdict:
     """Load the engine for about `duration_s`: what runs then is finished.
 
-    The plain answers to compare with are made first and are not part of that time. `progress`
-    hears of requests done and seconds gone.
+    The plain answers to compare with are made first and are not part of that time.
     """
     plain = list(_requests(asks, max_tokens, len(asks) * 2))
     undrafted = model.loop(msgspec.structs.replace(config, draft=False))
@@ -116,7 +114,6 @@ def stress(
             garbled += done.finish_reason is not FinishReason.ERROR
             faults.append(f"{done.request_id}: {fault}")
         not_utf8 += not _is_text(done)
-        progress(requests, time.monotonic() - began)
     seconds = time.monotonic() - began
     ascending = sorted(gaps.gaps_ms)
     return Verdict(

@@ -11,6 +11,7 @@ import heapq
 from array import array
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ WIDTH = 3  # successors kept of one context
 PROBABILITY_UNIT = 1 / 255
 _FLOOR = 0.04  # joint probability below which nothing is looked up
 _LOOKUPS = 10  # contexts of one draft
+_REMEMBERED = 4096  # contexts
 
 _REST_BITS = 16  # of a key, beyond those that name its bucket
 _BUCKETS = np.arange((1 << 32 - _REST_BITS) + 1)
@@ -68,9 +70,14 @@ class Phrases:
         self._probabilities = {
             order: table.probabilities.tobytes() for order, table in tables.items()
         }
+        # what one step looks up behind a candidate, the next one asks for again
+        self._remembered = lru_cache(_REMEMBERED)(self._looked_up)
 
-    def successors(self, context: Sequence[int]) -> list[tuple[int, float]]:
+    def successors(self, context: Sequence[int]) -> tuple[tuple[int, float], ...]:
         """Return what follows a context and how often, likeliest first; nothing if unknown."""
+        return self._remembered(tuple(context[-ORDERS[0] :]))
+
+    def _looked_up(self, context: tuple[int, ...]) -> tuple[tuple[int, float], ...]:
         for order in ORDERS:
             if len(context) < order or order not in self._keys:
                 continue
@@ -81,12 +88,12 @@ class Phrases:
             if at < end and keys[at] == wanted:
                 places = range(at * WIDTH, (at + 1) * WIDTH)
                 tokens, probabilities = self._tokens[order], self._probabilities[order]
-                return [
+                return tuple(
                     (tokens[place], probabilities[place] * PROBABILITY_UNIT)
                     for place in places
                     if tokens[place] >= 0
-                ]
-        return []
+                )
+        return ()
 
     def foresee(
         self,
@@ -105,18 +112,18 @@ class Phrases:
         found: dict[tuple[int, int, int], Foreseen] = {}
         # (-joint probability, order found, path)
         frontier: list[tuple[float, int, tuple[int, ...]]] = [(-1.0, -1, ())]
-        own = {token for token, _ in self.successors(recent[-ORDERS[0] :])} if others else set()
+        own = {token for token, _ in self.successors(recent)} if others else set()
         for at, other in enumerate(others):
             if other.depth == 1 and depth_limit > 1 and other.token not in own:
                 frontier.append((-other.probability, -2 - at, (other.token,)))
         heapq.heapify(frontier)
-        start = list(recent[-ORDERS[0] :])
+        start = recent[-ORDERS[0] :]
         for _ in range(_LOOKUPS):
             if not frontier:
                 break
             minus_joint, _, path = heapq.heappop(frontier)
             depth = len(path) + 1
-            for token, probability in self.successors([*start, *path][-ORDERS[0] :]):
+            for token, probability in self.successors((*start, *path)):
                 if -minus_joint * probability < floor:
                     continue
                 edge = (depth, path[-1] if path else -1, token)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from enum import IntFlag
+from enum import IntEnum
 from typing import NamedTuple
 
 # Evidence beyond this many matching tokens makes no difference any more.
 LONGEST_MATCH = 32
 
 
-class Source(IntFlag):
-    """Where candidates come from; several may propose the same edge."""
+class Source(IntEnum):
+    """Where candidates come from, a bit each: several may propose the same edge.
+
+    No `IntFlag`, whose operators run in Python: a set of sources is a plain integer.
+    """
 
     SUFFIX = 1  # the request's own earlier text
     SHARED = 2  # other requests of the same scope

@@ -7,7 +7,9 @@ nodes in a step of n rows that emits t tokens anyway is worth
     (t + p1 + ... + pk) / v(n + k)    tokens per millisecond
 
 and the best k is taken: many for a single request, few in a full batch, none where the next row
-costs more than it may bring. Only how many nodes are tried depends on this, never what is emitted.
+costs more than it may bring. What a step computes of prompts it computes anyway, and is left out of
+the price: among their rows, others seem cheap, but they keep the prompts waiting. Only how many
+nodes are tried depends on this, never what is emitted.
 """
 
 from __future__ import annotations
@@ -67,21 +69,22 @@ class StepCost:
         """Return what a step of this many rows takes, as things are."""
         return self._times_ms(rows, 1)[0]
 
-    def nodes_worth(self, rows: int, tokens: float, probabilities: Sequence[float]) -> int:
-        """Return how many nodes to add to a step of `rows` that emits `tokens` anyway.
+    def nodes_worth(self, rows: int, draws: int, probabilities: Sequence[float]) -> int:
+        """Return how many nodes to add to a step of `rows` that draws `draws` tokens anyway.
 
         `probabilities` are the nodes', descending: the first ones are taken.
         """
+        alone = self.time_ms(draws)
         first, *times = self._times_ms(rows, len(probabilities) + 1)
-        best, best_rate = 0, tokens / first
+        best, tokens, best_rate = 0, float(draws), draws / alone
         for count, (probability, time) in enumerate(zip(probabilities, times, strict=True), 1):
             tokens += probability
-            if tokens > best_rate * time:
-                best, best_rate = count, tokens / time
+            if tokens > best_rate * (alone + time - first):
+                best, best_rate = count, tokens / (alone + time - first)
         return best
 
     def chosen_nodes(
-        self, rows: int, tokens: float, trees: Sequence[TokenTree], most: int
+        self, rows: int, draws: int, trees: Sequence[TokenTree], most: int
     ) -> Counter[int]:
         """Return how many nodes to verify of which tree, the roots not counted, `most` in all.
 
@@ -92,14 +95,14 @@ class StepCost:
             for index, tree in enumerate(trees)
             for probability in tree.probabilities[1:]
         )[:most]
-        worth = self.nodes_worth(rows, tokens, [-probability for probability, _ in nodes])
+        worth = self.nodes_worth(rows, draws, [-probability for probability, _ in nodes])
         return Counter(index for _, index in nodes[:worth])
 
-    def least_probability(self, rows: int, tokens: float, most: int) -> float:
+    def least_probability(self, rows: int, draws: int, most: int) -> float:
         """Return how likely a node must be to be worth one of the next `most` rows at all."""
         times = self._times_ms(rows, most + 1)
         cheapest = min(later - sooner for sooner, later in itertools.pairwise(times))
-        return cheapest * tokens / times[0]
+        return cheapest * draws / self.time_ms(draws)
 
     def _times_ms(self, rows: int, count: int) -> list[float]:
         """Return what steps of `rows` and of each of the next sizes take, `count` in all."""

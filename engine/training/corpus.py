@@ -89,17 +89,16 @@ def grow(
     *,
     tokens: int,
     seed: int,
-    until: float = float("inf"),
     progress: Progress = lambda _: None,
 ) -> int:
-    """Add shards until the corpus has `tokens` response tokens, or time.monotonic() is `until`.
+    """Add shards until the corpus has `tokens` response tokens; how many it has then.
 
-    Returns how many it has. Both kinds of shard are made, whatever is asked for.
+    Both kinds of shard are made, whatever is asked for.
     """
     folder.mkdir(parents=True, exist_ok=True)
     known = list(shards(folder))
     count, index = sum(map(response_tokens, known)), len(known)
-    while (count < tokens or index < 2) and time.monotonic() < until:
+    while count < tokens or index < 2:
         began = time.monotonic()
         made = _generated(model, config, np.random.default_rng((seed, index)))
         _write(folder / f"{index:05}.npz", made)

@@ -23,6 +23,7 @@ from engine.records import FinishReason, StepRecord
 from engine.requests import GenerationRequest
 
 NODE_BUDGETS = (4, 8)
+CONCURRENCY = 4
 
 
 class ArmEvaluation(msgspec.Struct, frozen=True):
@@ -77,19 +78,16 @@ def evaluate(
     config: EngineConfig,
     arms: Mapping[str, Foresight],
     requests: Sequence[GenerationRequest],
-    *,
-    node_budgets: Sequence[int] = NODE_BUDGETS,
-    concurrency: int = 4,
 ) -> Evaluation:
     """Run every arm at every budget. Raises EngineError where a request fails."""
     said: set[tuple[tuple[str, tuple[int, ...]], ...]] = set()
     results = []
-    for budget in node_budgets:
+    for budget in NODE_BUDGETS:
         for arm, foresight in arms.items():
             own = msgspec.structs.replace(
                 config,
                 node_budget=budget,
-                verifier_batch_size=concurrency,
+                verifier_batch_size=CONCURRENCY,
                 degrade_policy="never",
             )
             result, tokens = _run(arm, replace(model, foresight=foresight), own, requests)
@@ -140,4 +138,4 @@ def _run(
 
 
 def _named(origins: int) -> str:
-    return "+".join(source.name.lower() for source in Source if source & origins and source.name)
+    return "+".join(source.name.lower() for source in Source if source & origins)

@@ -1,4 +1,4 @@
-"""Calibration: what a score means, learnt from reviewers' verdicts and told with its version.
+"""Calibration: what a score means, learnt from verdicts and told with its version.
 
 Fitting (`fitting`, `guarantees`) needs scikit-learn and is imported by the command that does it;
 what is here applies and reads curves, and needs nothing.
@@ -6,6 +6,7 @@ what is here applies and reads curves, and needs nothing.
 
 from metering.calibration.curves import REQUEST, Calibration, Curve
 from metering.calibration.labels import (
+    REVIEWERS,
     WHOLE,
     Label,
     LabelCount,
@@ -17,6 +18,7 @@ from metering.calibration.versions import Version, calibration, in_force, revisi
 
 __all__ = [
     "REQUEST",
+    "REVIEWERS",
     "WHOLE",
     "Calibration",
     "Curve",

@@ -2,7 +2,8 @@
 
 scikit-learn does the fitting (Zadrozny and Elkan 2002). A curve never claims to be surer than its
 labels allow: it stays within the rule of succession, `1 / (n + 2)` from certainty. Figures are
-cross-fitted over five folds of whole requests, because units of one answer err together.
+cross-fitted over five folds, none of which parts what errs together: units of one answer, answers
+to one question.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from metering.calibration.curves import ONE, REQUEST, Curve
 from metering.calibration.extras import extra
 from metering.calibration.figures import Array, column, figures
 from metering.calibration.guarantees import guarantee, least_labels
-from metering.calibration.labels import Label, independent
+from metering.calibration.labels import REVIEWERS, Label, independent
 from metering.calibration.reports import KindReport, Report
 from metering.confidence import REVIEW_BELOW
 from metering.errors import NotCalibrated
@@ -34,8 +35,9 @@ def fit(
     confidence: float = 0.95,
     guard: bool = False,
     revision: int = 1,
+    judge: str = REVIEWERS,
 ) -> Report:
-    """Fit every kind's curve and find its guarantee.
+    """Fit every kind's curve to one judge's labels and find its guarantee.
 
     With `guard` answers below the guaranteed score go to review. Raises NotCalibrated where there
     is no such score to guard by.
@@ -56,11 +58,14 @@ def fit(
             )
         review_below = promised.threshold
     least = least_labels(error, confidence)
-    return Report(model, model_checksum, error, confidence, least, reports, review_below, revision)
+    return Report(
+        model, model_checksum, error, confidence, least, reports, review_below, revision, judge
+    )
 
 
 def _fit_kind(kind: str, labels: list[Label], error: float, confidence: float) -> KindReport:
     requests = len({label.request_id for label in labels})
+    clusters = len({label.errs_with for label in labels})
     sampled = independent(label for label in labels if label.sampled)
     least = least_labels(error, confidence)
     if len(sampled) < least:
@@ -79,7 +84,7 @@ def _fit_kind(kind: str, labels: list[Label], error: float, confidence: float) -
     score = column([label.score / ONE for label in labels])
     right = column([label.correct for label in labels])
     weight = column([label.weight for label in labels])
-    folds = np.array([_fold(label.request_id) for label in labels])
+    folds = np.array([_fold(label.errs_with) for label in labels])
     below = float(REVIEW_BELOW)
     return KindReport(
         kind=kind,
@@ -89,16 +94,16 @@ def _fit_kind(kind: str, labels: list[Label], error: float, confidence: float) -
         right=float(np.average(right, weights=weight)),
         raw=figures(score, right, weight, below),
         calibrated=figures(
-            _cross_fitted(score, right, weight, folds, requests), right, weight, below
+            _cross_fitted(score, right, weight, folds, clusters), right, weight, below
         ),
         guarantee=guarantee(sampled, error, confidence),
-        curve=_curve(score, right, weight, requests),
+        curve=_curve(score, right, weight, clusters),
     )
 
 
-def _curve(score: Array, right: Array, weight: Array, requests: int) -> Curve:
+def _curve(score: Array, right: Array, weight: Array, clusters: int) -> Curve:
     isotonic: Any = extra("sklearn.isotonic")
-    margin = 1 / (requests + 2)
+    margin = 1 / (clusters + 2)
     model = isotonic.IsotonicRegression(y_min=margin, y_max=1 - margin, out_of_bounds="clip")
     model.fit(score, right, sample_weight=weight)
     scores = np.rint(model.X_thresholds_ * ONE).astype(int).tolist()
@@ -107,7 +112,7 @@ def _curve(score: Array, right: Array, weight: Array, requests: int) -> Curve:
 
 
 def _cross_fitted(
-    score: Array, right: Array, weight: Array, folds: np.ndarray, requests: int
+    score: Array, right: Array, weight: Array, folds: np.ndarray, clusters: int
 ) -> Array:
     said = np.empty_like(score)
     for fold in range(FOLDS):
@@ -115,10 +120,10 @@ def _cross_fitted(
         if not own.any():
             continue
         seen = ~own if (~own).any() else own
-        curve = _curve(score[seen], right[seen], weight[seen], requests)
+        curve = _curve(score[seen], right[seen], weight[seen], clusters)
         said[own] = np.interp(score[own] * ONE, curve.scores, curve.rates) / ONE
     return said
 
 
-def _fold(request_id: str) -> int:
-    return hashlib.sha256(f"fold:{request_id}".encode()).digest()[0] % FOLDS
+def _fold(cluster: str) -> int:
+    return hashlib.sha256(f"fold:{cluster}".encode()).digest()[0] % FOLDS

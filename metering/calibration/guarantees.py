@@ -17,6 +17,7 @@ from metering.calibration.labels import Label
 from metering.calibration.reports import Guarantee
 
 GRID = 50  # ten thousandths between two thresholds
+FIRST_PART = 8  # of the labels, by score, the part that the first test is of
 
 
 def least_labels(error: float, confidence: float) -> int:
@@ -35,10 +36,11 @@ def upper_bound(errors: int, labels: int, confidence: float) -> float:
 def guarantee(sampled: Sequence[Label], error: float, confidence: float) -> Guarantee | None:
     """The loosest threshold that holds, from independent labels; null where none does.
 
-    It begins at the strictest threshold with labels enough to promise anything: how many labels a
+    It begins at the strictest threshold with labels enough to promise anything, and with an eighth
+    of all: among fewer, one wrong answer of great confidence would end it. How many labels a
     threshold has depends on scores alone, so that this looks at no outcome.
     """
-    least = least_labels(error, confidence)
+    least = max(least_labels(error, confidence), len(sampled) // FIRST_PART)
     held: Guarantee | None = None
     for threshold in range(ONE, -1, -GRID):
         accepted = [label for label in sampled if label.score >= threshold]

@@ -12,6 +12,7 @@ from metering.calibration.curves import to_parts
 from metering.calibration_tables import confidence_labels
 
 WHOLE = -1  # the index of the whole answer, among the indexes of its units
+REVIEWERS = "reviewers"  # the judge whose verdicts come from the review queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,13 @@ class Label:
     correct: bool
     inclusion_ppm: int
     sampled: bool
+    judge: str = REVIEWERS
+    cluster: str | None = None
+
+    @property
+    def errs_with(self) -> str:
+        """What is the same for labels that err together: an order's answers, or its own group."""
+        return self.cluster or self.request_id.partition(".")[0]
 
     @property
     def score(self) -> int:
@@ -43,47 +51,47 @@ class Label:
         return 1_000_000 / self.inclusion_ppm
 
 
-def labels(connection: Connection, model: str, model_checksum: str) -> list[Label]:
-    """The labels of one model file, in the order of request and unit."""
+def labels(connection: Connection, model: str, model_checksum: str, judge: str) -> list[Label]:
+    """One judge's labels of one model file, in the order of request and unit."""
     names = [column for column in confidence_labels.columns if column.name != "labelled_at_us"]
     rows = connection.execute(
         select(*names)
         .where(
             confidence_labels.c.model == model,
             confidence_labels.c.model_checksum == model_checksum,
+            confidence_labels.c.judge == judge,
         )
         .order_by(confidence_labels.c.request_id, confidence_labels.c.unit_index)
     ).mappings()
     return [Label(**row) for row in rows]
 
 
-def labelled_models(connection: Connection) -> list[tuple[str, str]]:
-    """The models, and their files' checksums, that labels exist of."""
+def labelled_models(connection: Connection) -> list[tuple[str, str, str]]:
+    """The models, their files' checksums, and the judges whose labels exist of them."""
     stored = confidence_labels.c
+    file = (stored.model, stored.model_checksum, stored.judge)
     rows = connection.execute(
-        select(stored.model, stored.model_checksum)
-        .where(stored.model_checksum.is_not(None))
-        .distinct()
-        .order_by(stored.model, stored.model_checksum)
+        select(*file).where(stored.model_checksum.is_not(None)).distinct().order_by(*file)
     )
-    return [(model, checksum) for model, checksum in rows]
+    return [(model, checksum, judge) for model, checksum, judge in rows]
 
 
 @dataclass(frozen=True, slots=True)
 class LabelCount:
-    """How many texts of a kind have been judged, and how many requests of the audit's sample."""
+    """How many texts of a kind a judge saw, and of how many requests whatever their score."""
 
     model: str
     model_checksum: str
+    judge: str
     kind: str
     labels: int
     sampled: int  # requests: units of one answer err together
 
 
 def label_counts(connection: Connection) -> list[LabelCount]:
-    """What there is to calibrate by, for each model file and kind."""
+    """What there is to calibrate by, for each model file, judge and kind."""
     stored = confidence_labels.c
-    file = (stored.model, stored.model_checksum, stored.kind)
+    file = (stored.model, stored.model_checksum, stored.judge, stored.kind)
     sampled = case((stored.sampled.is_(True), stored.request_id))
     rows = connection.execute(
         select(*file, func.count(), func.count(sampled.distinct()))
@@ -95,12 +103,12 @@ def label_counts(connection: Connection) -> list[LabelCount]:
 
 
 def independent(found: Iterable[Label]) -> list[Label]:
-    """One of each request's labels, drawn by hashing: units of one answer err together."""
+    """One of the labels that err together, drawn by hashing."""
     chosen: dict[str, Label] = {}
     for label in found:
-        held = chosen.get(label.request_id)
+        held = chosen.get(label.errs_with)
         if held is None or _draw(label) < _draw(held):
-            chosen[label.request_id] = label
+            chosen[label.errs_with] = label
     return list(chosen.values())
 
 

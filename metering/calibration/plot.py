@@ -30,7 +30,9 @@ def reliability_svg(report: Report) -> str:
         f"{''.join(_panel(kind))}</g>"
         for index, kind in enumerate(fitted)
     )
-    title = escape(f"{report.model}, calibration {report.id}, from {_labels(fitted)} labels")
+    title = escape(
+        f"{report.model}, calibration {report.id}, from {_labels(fitted)} labels by {report.judge}"
+    )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" role="img" '

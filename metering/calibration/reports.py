@@ -7,6 +7,7 @@ import hashlib
 import msgspec
 
 from metering.calibration.curves import Calibration, Curve
+from metering.calibration.labels import REVIEWERS
 
 
 class Bin(msgspec.Struct, frozen=True):
@@ -52,7 +53,7 @@ class KindReport(msgspec.Struct, frozen=True):
     kind: str
     labels: int
     requests: int
-    sampled: int  # independent labels of the audit sample
+    sampled: int  # independent labels that were drawn whatever their score
     right: float | None  # the weighted share that was right
     raw: Figures | None
     calibrated: Figures | None  # cross-fitted
@@ -61,8 +62,11 @@ class KindReport(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
-class Report(msgspec.Struct, frozen=True):
-    """A calibration with everything that speaks for it; stored whole, as it was fitted."""
+class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A calibration with everything that speaks for it; stored whole, as it was fitted.
+
+    Defaults are left out, so that a document from before one of them existed keeps its id.
+    """
 
     model: str
     model_checksum: str
@@ -72,6 +76,7 @@ class Report(msgspec.Struct, frozen=True):
     kinds: tuple[KindReport, ...]
     review_below: str | None
     revision: int  # of this model's calibrations, from 1
+    judge: str = REVIEWERS  # whose verdicts it was fitted to
 
     @property
     def id(self) -> str:

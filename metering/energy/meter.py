@@ -183,7 +183,8 @@ class EnergyMeter:
 
     def _run(self) -> None:
         self._measure_periods()
-        while not self._stopping.wait(self._period_s):
+        pause_s = self._period_s * (AT_WILL_PERIODS if self.at_will else 1)
+        while not self._stopping.wait(pause_s):
             self.sample(only_due=True)
 
     def _measure_periods(self) -> None:
@@ -205,7 +206,5 @@ class EnergyMeter:
         period_us = self._provenance.update_period_us
         if period_us is not None:
             log.info("energy.period_measured", update_period_us=period_us)
-        if self.at_will:
-            self._period_s *= AT_WILL_PERIODS
-        elif period_us is not None:
-            self._period_s = min(self._period_s, max(PERIOD_S_MIN, period_us / 2e6))
+            if not self.at_will:
+                self._period_s = min(self._period_s, max(PERIOD_S_MIN, period_us / 2e6))

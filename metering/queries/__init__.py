@@ -4,7 +4,7 @@ A null `tenant_id` is an operator, who sees every tenant's; a tenant that asks f
 nothing.
 """
 
-from metering.queries.energy import EnergyUse, energy_windows
+from metering.queries.energy import EnergyUse, RanOn, energy_windows, ran_on
 from metering.queries.engine import EngineHealth, HealthPoint, Totals, engine_health, totals
 from metering.queries.requests import (
     RequestRow,
@@ -29,6 +29,7 @@ __all__ = [
     "EnergyUse",
     "EngineHealth",
     "HealthPoint",
+    "RanOn",
     "RequestRow",
     "ScoreBin",
     "StepRun",
@@ -39,6 +40,7 @@ __all__ = [
     "energy_windows",
     "engine_health",
     "failure",
+    "ran_on",
     "request",
     "step_runs",
     "summary",

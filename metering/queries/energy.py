@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 from sqlalchemy import Connection, func, select
 
-from metering.events import EnergyClass
-from metering.tables import meter_windows
+from engine.records import EngineInfo
+from metering.events import EnergyClass, EnergySummary, RequestStatus
+from metering.tables import meter_windows, request_summaries, requests
 
 PARTS = ("meter_uj", "requests_uj", "idle_uj", "overhead_uj", "external_uj", "unattributed_uj")
 
@@ -51,3 +52,39 @@ def energy_windows(
         EnergyUse(EnergyClass(energy_class), source, device, *(int(value) for value in sums))
         for energy_class, source, device, *sums in connection.execute(query)
     ]
+
+
+class _Taken(msgspec.Struct):
+    """What is read of a summary."""
+
+    energy: EnergySummary
+    output_tokens: int
+
+
+class RanOn(msgspec.Struct, frozen=True):
+    """What a completed request took, and the engine that it was admitted for."""
+
+    engine: EngineInfo
+    energy: EnergySummary
+    output_tokens: int
+
+
+def ran_on(connection: Connection, replica: str, newest: int) -> list[RanOn]:
+    """The newest requests admitted to a replica that completed, in the order of their ends."""
+    rows = connection.execute(
+        select(requests.c.engine, request_summaries.c.body, request_summaries.c.ended_at_us)
+        .join(request_summaries, request_summaries.c.request_id == requests.c.id)
+        .where(
+            requests.c.replica == replica,
+            requests.c.status == RequestStatus.COMPLETED,
+            requests.c.engine.is_not(None),
+        )
+        .order_by(requests.c.id.desc())
+        .limit(newest)
+    ).all()
+    found = []
+    for row in sorted(rows, key=lambda row: row.ended_at_us):
+        taken = msgspec.json.decode(row.body, type=_Taken)
+        engine = msgspec.json.decode(row.engine, type=EngineInfo)
+        found.append(RanOn(engine, taken.energy, taken.output_tokens))
+    return found

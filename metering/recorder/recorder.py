@@ -133,9 +133,10 @@ class Recorder:
         """Blocks and finishes of requests that were not live here."""
         return self._unknown_records
 
-    def track(self, admitted: AdmittedRequest) -> None:
-        """Follow a request that is about to be submitted; its row is committed."""
-        self._live.add(LiveRequest(admitted, RequestMeter(admitted, self._rule, self.calibration)))
+    def track(self, *admitted: AdmittedRequest) -> None:
+        """Follow requests that are about to be submitted together; their rows are committed."""
+        for each in admitted:
+            self._live.add(LiveRequest(each, RequestMeter(each, self._rule, self.calibration)))
         if self._books is not None:
             self._books.sample()  # so that the idle time before takes no part in what comes
 

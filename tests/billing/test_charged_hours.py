@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import shutil
 from collections import Counter
 from datetime import date
 from pathlib import Path
@@ -11,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from billing_world import add_request, add_tenant, settlement
+from databases import SqliteFiles, reopened
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from invoice_world import Month, at, priced
@@ -21,7 +20,7 @@ from billing.charged_tables import charged_hours as hours_table
 from billing.charged_tables import hour_charges, hour_spending
 from billing.invoices import checks, closing, drafting
 from billing.tables import rated_lines, receipts
-from metering.database import open_database, snapshot, transaction
+from metering.database import snapshot, transaction
 from metering.local_days import day_of
 from metering.tables import request_summaries
 
@@ -33,10 +32,9 @@ lines = st.tuples(moments, st.sampled_from(["input", "output"]), st.sampled_from
 
 
 def test_days_and_months_are_what_the_lines_come_to_whatever_was_counted(
-    sqlite_template: Path, memory_path: Path
+    sqlite_files: SqliteFiles,
 ) -> None:
     """given lines that come between counts, when any span is read, then it is their sum."""
-    numbers = itertools.count()
 
     @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
@@ -46,9 +44,8 @@ def test_days_and_months_are_what_the_lines_come_to_whatever_was_counted(
         st.sampled_from(ZONES),
     )
     def holds(steps: list[tuple[int, str, str] | str], one: int, other: int, zone: str) -> None:
-        path = memory_path / f"{next(numbers)}.db"
-        shutil.copyfile(sqlite_template, path)
-        database = open_database(f"sqlite:///{path}")
+        url = sqlite_files.create(tables=True)
+        database = reopened(url)
         added = []
         with transaction(database) as connection:
             add_tenant(connection, pays=priced())
@@ -81,7 +78,7 @@ def test_days_and_months_are_what_the_lines_come_to_whatever_was_counted(
                 line[1] == each.component for line in within
             )
         database.dispose()
-        path.unlink()
+        sqlite_files.drop(url)
 
     holds()
 

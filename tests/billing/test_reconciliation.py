@@ -49,11 +49,11 @@ def settler(tmp_path: Path) -> Settlement:
     return settlement(tmp_path)
 
 
-@pytest.fixture
-def connection(database: Engine, settler: Settlement) -> Iterator[Connection]:
-    """A day's work: every kind of end, reviews in every state, and one request still running."""
-    gate = HoldGate()
-    with transaction(database) as opened:
+@pytest.fixture(scope="module")
+def days_work(shared_database: Engine, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """Every kind of end, reviews in every state, and one request still running."""
+    settler, gate = settlement(tmp_path_factory.mktemp("keys")), HoldGate()
+    with transaction(shared_database) as opened:
         settler._signer.register(opened)
         add_tenant(opened, "ten_1", opt_in=True, pays=TERMS)
         for number, final in enumerate(
@@ -90,14 +90,21 @@ def connection(database: Engine, settler: Settlement) -> Iterator[Connection]:
             )
         live = add_request(opened, "req_live")
         gate.admit(opened, live, expires_at_us=FAR_US)
-    with transaction(database) as opened:
+    with transaction(shared_database) as opened:
         # Falsifying the books takes somebody who removes the triggers first.
         for statement in triggers.drop(opened.dialect.name):
             opened.exec_driver_sql(statement)
         for statement in triggers.drop_append_only("usage_events", opened.dialect.name):
             opened.exec_driver_sql(statement)
-    with transaction(database) as opened:
+    return shared_database
+
+
+@pytest.fixture
+def connection(days_work: Engine) -> Iterator[Connection]:
+    """A day's work, to be falsified; nothing of that stays."""
+    with transaction(days_work) as opened:
         yield opened
+        opened.rollback()
 
 
 def checks(found: Reconciliation) -> set[str]:
@@ -238,48 +245,59 @@ def change_the_pinned_version(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize(
-    ("falsify", "check"),
+    ("falsify", "named"),
     [
-        (lose_an_event, "block events are without gaps"),
-        (lose_an_event, "summary output tokens = events"),
-        (lose_an_event, "event tokens = engine tokens less withheld"),
-        (lose_a_terminal_event, "a final request has one terminal event"),
-        (count_more_tokens, "event tokens = engine tokens less withheld"),
-        (withhold_tokens, "event tokens = engine tokens less withheld"),
-        (meter_more, "energy events = meter's share of requests"),
-        (raise_a_line, "rated lines = summary under its tariff"),
-        (raise_a_line, "receipt total = rated lines"),
-        (raise_a_receipt, "receipt total = rated lines"),
-        (rewrite_a_receipt, "receipt verifies"),
-        (raise_a_transfer, "tenant's payments = receipt total"),
-        (raise_a_transfer, "account debits = transfers"),
-        (raise_a_transfer, "account credits = transfers"),
-        (raise_a_balance, "account credits = transfers"),
-        (leave_a_hold_open, "a final request's hold is resolved"),
-        (leave_a_hold_open, "held credit = pending holds"),
-        (lose_a_hold, "a live request has a hold"),
-        (lose_a_hold, "held transfers = hold"),
-        (lose_a_receipt, "a final request has a receipt"),
-        (end_without_settling, "a final request has a summary"),
-        (forget_a_refund, "refund transfers = adjustments"),
-        (forget_a_review, "review pool = open review's fee"),
-        (forget_a_review, "review pool = fees of open reviews"),
-        (change_the_summary, "rated lines = summary under its tariff"),
-        (change_the_tariff, "rated lines = summary under its tariff"),
-        (change_the_pinned_version, "summary tariff = request"),
-        (lose_a_key, "receipt verifies"),
-        (lose_a_key, "adjustment verifies"),
+        (
+            lose_an_event,
+            {
+                "block events are without gaps",
+                "summary output tokens = events",
+                "event tokens = engine tokens less withheld",
+            },
+        ),
+        (lose_a_terminal_event, {"a final request has one terminal event"}),
+        (count_more_tokens, {"event tokens = engine tokens less withheld"}),
+        (withhold_tokens, {"event tokens = engine tokens less withheld"}),
+        (meter_more, {"energy events = meter's share of requests"}),
+        (raise_a_line, {"rated lines = summary under its tariff", "receipt total = rated lines"}),
+        (raise_a_receipt, {"receipt total = rated lines"}),
+        (rewrite_a_receipt, {"receipt verifies"}),
+        (
+            raise_a_transfer,
+            {
+                "tenant's payments = receipt total",
+                "account debits = transfers",
+                "account credits = transfers",
+            },
+        ),
+        (raise_a_balance, {"account credits = transfers"}),
+        (
+            leave_a_hold_open,
+            {"a final request's hold is resolved", "held credit = pending holds"},
+        ),
+        (lose_a_hold, {"a live request has a hold", "held transfers = hold"}),
+        (lose_a_receipt, {"a final request has a receipt"}),
+        (end_without_settling, {"a final request has a summary"}),
+        (forget_a_refund, {"refund transfers = adjustments"}),
+        (
+            forget_a_review,
+            {"review pool = open review's fee", "review pool = fees of open reviews"},
+        ),
+        (change_the_summary, {"rated lines = summary under its tariff"}),
+        (change_the_tariff, {"rated lines = summary under its tariff"}),
+        (change_the_pinned_version, {"summary tariff = request"}),
+        (lose_a_key, {"receipt verifies", "adjustment verifies"}),
     ],
 )
 def test_what_was_falsified_is_named(
-    connection: Connection, falsify: Callable[[Connection], None], check: str
+    connection: Connection, falsify: Callable[[Connection], None], named: set[str]
 ) -> None:
     if falsify is lose_a_receipt:
         connection.execute(text("DELETE FROM adjustments"))
     falsify(connection)
     found = reconcile(connection)
     assert not found.is_clean
-    assert check in checks(found)
+    assert named <= checks(found)
 
 
 def test_a_difference_says_where_and_both_figures(connection: Connection) -> None:

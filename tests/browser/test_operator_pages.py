@@ -192,18 +192,20 @@ def test_calibrations_are_shown_with_what_speaks_for_them_and_their_absence_is_s
     page = tab.page
     page.get_by_role("link", name="Calibrations").click()
     expect(page.locator(".uncalibrated h2")).to_have_text("tiny: uncalibrated")
-    expect(page.locator("main")).to_contain_text("Nothing of it has been reviewed.")
+    expect(page.locator("main")).to_contain_text("Nothing of it has been judged.")
     expect(page.locator("#kinds")).to_have_count(0)
 
     few, many = reviewed(2000, audit_ppm=60_000), reviewed(4000, audit_ppm=60_000, seed=1)
     first = fit(MODEL, CHECKSUM, few)
-    second = fit(MODEL, CHECKSUM, [*many, *reviewed(300, kind="sentence")], revision=2)
+    labels = [*many, *reviewed(300, kind="sentence")]
+    second = fit(MODEL, CHECKSUM, labels, revision=2, judge="nightly/tests")
     for report in (first, second):
         with transaction(world.database) as connection:
             assert store(connection, report.calibration(), msgspec.json.encode(report))
     page.reload()
     expect(page.locator(".uncalibrated")).to_have_count(0)
     expect(page.locator("#calibration-id")).to_have_text(second.id)
+    expect(page.locator("#judge")).to_have_text("nightly/tests")
     whole, sentence = second.kinds
     assert sentence.curve is None
     assert whole.calibrated is not None

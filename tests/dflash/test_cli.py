@@ -23,7 +23,6 @@ NO_MODEL_NEEDED = [
     ["migrate"],
     ["reconcile"],
     ["receipt", "verify", "missing.json", "--keys", "missing.json"],
-    *([name, "--help"] for name in COMMANDS),
 ]
 PROBE = """
 import sys
@@ -34,6 +33,15 @@ try:
 finally:
     loaded = sorted({"torch", "triton"} & set(sys.modules))
     print("loaded:", loaded, file=sys.stderr)
+"""
+EXPLAIN = """
+import sys
+from click.testing import CliRunner
+from dflash.cli import COMMANDS, cli
+for name in COMMANDS:
+    done = CliRunner().invoke(cli, [name, "--help"])
+    assert done.exit_code == 0, (name, done.output)
+    assert not {"torch", "triton"} & set(sys.modules), name
 """
 
 
@@ -50,6 +58,10 @@ def test_a_command_that_needs_no_model_imports_no_torch(
     assert done.stderr.splitlines()[-1] == "loaded: []"
     assert done.returncode == 0 or arguments[0] in {"reconcile", "receipt"}  # nothing is there yet
     assert "Traceback" not in done.stderr
+
+
+def test_no_command_imports_torch_to_explain_itself() -> None:
+    subprocess.run([sys.executable, "-c", EXPLAIN], check=True)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,20 @@ import pytest
 from energy_cases import a_steady_trace
 from gateway_process import Gateway, GatewayHome, Tenant, make_tenant
 from metered_replicas import MeteredReplicas, metered_replicas
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from api.auditor import Auditor
 from api.errors import SharedMeter
+from api.replicas import RECALLED, Replicas
 from billing import receipts
 from billing.reconciliation import reconcile
 from billing.tables import accounts
 from metering.bodies import EnergyBody
-from metering.database import snapshot
-from metering.energy import EnergySettings, open_meter
-from metering.energy.replicas import SAMPLES_MIN
+from metering.database import snapshot, transaction
+from metering.energy import Efficiency, EnergySettings, open_meter
+from metering.energy.replicas import SAMPLES_MIN, Figure
 from metering.event_log import of_request
-from metering.tables import meter_windows
+from metering.tables import meter_windows, requests
 
 WATTS = {"eco": 40, "fast": 4000, "module": 1}
 
@@ -148,6 +150,31 @@ def test_green_requests_go_to_the_replica_whose_tokens_took_the_least(
                 select(func.sum(accounts.c.debits_nano), func.sum(accounts.c.credits_nano))
             ).one()
             assert debits == credits > 0
+        _figures_outlive_a_gateway(gateway)
+
+
+def _figures_outlive_a_gateway(gateway: MeteredReplicas) -> None:
+    """Another process finds what tokens took on the same engines, and on no others."""
+
+    def recalled() -> dict[str, Figure | None]:
+        again = [replace(each, efficiency=Efficiency()) for each in gateway.replicas]
+        with snapshot(gateway.database) as connection:
+            Replicas(again).recall(connection)
+        return {each.name: each.efficiency.figure for each in again}
+
+    found = recalled()
+    for each in gateway.replicas:
+        known, figure = each.efficiency.figure, found[each.name]
+        assert known is not None
+        assert figure is not None
+        assert (figure.basis, figure.samples) == (known.basis, min(known.samples, RECALLED))
+        assert figure.uj_per_token == pytest.approx(known.uj_per_token, rel=1e-3)
+    wider = func.replace(requests.c.engine, '"thread_count":1', '"thread_count":2')
+    with transaction(gateway.database) as connection:
+        connection.execute(update(requests).values(engine=wider).where(requests.c.replica == "eco"))
+    found = recalled()
+    assert found["eco"] is None
+    assert found["fast"] is not None
 
 
 def test_with_one_replica_there_is_nothing_to_choose(gateway: Gateway, tenant: Tenant) -> None:
@@ -207,7 +234,8 @@ def test_a_gateway_serves_a_model_by_several_engines(
         again = client.post("/generate", json=body).json()
     assert ended["status"] == "failed"
     assert ended["receipt"]["receipt"]["green"]["reason"] == "lowest"
-    assert again["receipt"]["receipt"]["green"]["reason"] == "not_enough_samples"
+    green = again["receipt"]["receipt"]["green"]
+    assert (green["reason"], green["replica"]) == ("lowest", "eco"), "what was measured is known"
     assert own_home.json("reconcile")["differences"] == []
 
 

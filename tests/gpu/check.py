@@ -26,10 +26,10 @@ from typing import Any
 import click
 import torch
 import triton
-from engine_real_model import TEXTS
 from engine_schedules import Heard, NoCost, loop_on, run_alone
 from kernel_cases import attention_case, random_children
 from packed_steps import Request, Rows, int64
+from real_prompts import TEXTS
 from tiny_models import TinyShape, write_tiny_dfm
 from torch import Tensor
 

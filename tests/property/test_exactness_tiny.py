@@ -26,7 +26,7 @@ from engine.requests import GenerationRequest, SamplingParams
 
 SLOTS = 512
 LEAST_PAGES = 6  # the longest request alone
-SCHEDULES = 500  # on each of two models
+SCHEDULES = 250  # on each of two models
 SCHEMA = json.dumps(
     {
         "type": "object",
@@ -103,7 +103,7 @@ def reference(model: OpenModel, requests: list[GenerationRequest]) -> Heard:
     )
 
 
-def test_a_thousand_random_lives_change_no_bit_of_the_logits(
+def test_hundreds_of_random_lives_change_no_bit_of_the_logits(
     model: OpenModel, requests: list[GenerationRequest], reference: Heard
 ) -> None:
     """Given arrivals, cancellations, preemptions, tree shapes, chunking, policies, tenants."""
@@ -131,9 +131,9 @@ def test_a_thousand_random_lives_change_no_bit_of_the_logits(
         preempted += loop.scheduler.preemptions
         adopted += max(0, adopted_tokens(heard, schedule))
     # The schedules must have been interesting, or all this shows nothing.
-    assert accepted > (3000 if model.decoder.header.model.architecture.tied_embeddings else 100)
-    assert min(adopted, recomputed) > 300, (adopted, recomputed)
-    assert min(cached, preempted) > 10, (cached, preempted)
+    assert accepted > (1500 if model.decoder.header.model.architecture.tied_embeddings else 50)
+    assert min(adopted, recomputed) > 150, (adopted, recomputed)
+    assert min(cached, preempted) > 5, (cached, preempted)
     answer = json.loads(reference.text["json0"])
     assert reference.finishes["json0"].reason is FinishReason.STOP
     assert answer["the"] in {"and", "then", "on"}

@@ -6,15 +6,13 @@ lines of every invoice add up; entries sum to zero; and no invoice, once final, 
 
 from __future__ import annotations
 
-import itertools
-import shutil
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from billing_world import add_tenant, books_balance, settlement
+from databases import Databases, PostgresServer, SqliteFiles, fresh, reopened
 from focus_cases import (
     assert_billed_as_invoiced,
     focus_rows,
@@ -29,7 +27,7 @@ from sqlalchemy import Engine, update
 from billing import periods
 from billing.invoices import closing, issuing
 from billing.money import round_nano
-from metering.database import open_database, snapshot, transaction
+from metering.database import snapshot, transaction
 from metering.tables import tenants
 
 ZONE = "Europe/Berlin"
@@ -77,7 +75,7 @@ def expected(chosen: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def run(url: str, folder: Path, chosen: list[dict[str, Any]], voids: bool) -> None:
-    database = open_database(url)
+    database = reopened(url)
     with pytest.MonkeyPatch.context() as patch:
         month = Month(database, settlement(folder), patch)
         month.now_us = at("2026-08-01 00:00")
@@ -167,38 +165,23 @@ def adds_up(invoice: Any) -> None:
     assert sum(minors.values()) == row.due_minor
 
 
-def check(
-    new_url: Callable[[], str], drop: Callable[[str], None], folder: Path, examples: int
-) -> None:
+def check(databases: Databases, folder: Path, examples: int) -> None:
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
     @given(requests, st.booleans())
     def holds(chosen: list[dict[str, Any]], voids: bool) -> None:
-        url = new_url()
-        try:
+        with fresh(databases) as url:
             run(url, folder, chosen, voids)
-        finally:
-            drop(url)
 
     holds()
 
 
 def test_any_order_of_events_and_closes_bills_each_month_the_same_on_sqlite(
-    sqlite_template: Path, memory_path: Path, tmp_path: Path
+    sqlite_files: SqliteFiles, tmp_path: Path
 ) -> None:
-    numbers = itertools.count()
-
-    def new_url() -> str:
-        path = memory_path / f"{next(numbers)}.db"
-        shutil.copyfile(sqlite_template, path)
-        return f"sqlite:///{path}"
-
-    def drop(url: str) -> None:
-        Path(url.removeprefix("sqlite:///")).unlink()
-
-    check(new_url, drop, tmp_path, examples=10)
+    check(sqlite_files, tmp_path, examples=10)
 
 
 def test_any_order_of_events_and_closes_bills_each_month_the_same_on_postgresql(
-    postgres_server: Any, tmp_path: Path
+    postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
-    check(lambda: postgres_server.create(tables=True), postgres_server.drop, tmp_path, examples=4)
+    check(postgres_server, tmp_path, examples=4)

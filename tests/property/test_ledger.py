@@ -11,14 +11,11 @@ every closed month was billed what its requests came to.
 
 from __future__ import annotations
 
-import itertools
-import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from billing_world import settlement
+from databases import Databases, PostgresServer, SqliteFiles
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from money_credit import Credit
@@ -36,21 +33,9 @@ def examples(request: pytest.FixtureRequest) -> int | None:
     return request.config.getoption("--examples")
 
 
-def drive(
-    new_database: Callable[[], str],
-    drop_database: Callable[[str], None],
-    folder: Path,
-    examples: int,
-) -> None:
-    machine = type(
-        "MoneyMachine",
-        (Money,),
-        {
-            "new_database": staticmethod(new_database),
-            "drop_database": staticmethod(drop_database),
-            "settlement": settlement(folder),
-        },
-    )
+def drive(databases: Databases, folder: Path, examples: int) -> None:
+    own = {"databases": databases, "settlement": settlement(folder)}
+    machine = type("MoneyMachine", (Money,), own)
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -63,25 +48,12 @@ def drive(
 
 
 def test_money_is_conserved_whatever_happens_on_sqlite(
-    sqlite_template: Path, memory_path: Path, tmp_path: Path, examples: int | None
+    sqlite_files: SqliteFiles, tmp_path: Path, examples: int | None
 ) -> None:
-    numbers = itertools.count()
-
-    def new_database() -> str:
-        path = memory_path / f"{next(numbers)}.db"
-        shutil.copyfile(sqlite_template, path)
-        return f"sqlite:///{path}"
-
-    def drop_database(url: str) -> None:
-        Path(url.removeprefix("sqlite:///")).unlink()
-
-    drive(new_database, drop_database, tmp_path, examples=examples or 18)
+    drive(sqlite_files, tmp_path, examples=examples or 18)
 
 
 def test_money_is_conserved_whatever_happens_on_postgresql(
-    postgres_server: Any, tmp_path: Path, examples: int | None
+    postgres_server: PostgresServer, tmp_path: Path, examples: int | None
 ) -> None:
-    def new_database() -> str:
-        return str(postgres_server.create(tables=True))
-
-    drive(new_database, postgres_server.drop, tmp_path, examples=examples or 10)
+    drive(postgres_server, tmp_path, examples=examples or 10)

@@ -20,6 +20,7 @@ from metering_cases import (
     admitted_request,
     block,
     finish,
+    folded,
     recorder_rig,
     scripted_meter,
     step,
@@ -32,8 +33,6 @@ from metering.bodies import EnergyBody
 from metering.database import snapshot, transaction
 from metering.events import FINAL_STATUSES
 from metering.recorder import closer
-from metering.request_meter import summary_of
-from metering.review_rule import ReviewRule
 from metering.tables import engine_counters, meter_windows, usage_events
 
 WORDS = st.sampled_from(["One. ", "two", "\n", "- item\n", "```py\n", "x = 1\n", "```\n", "好", ""])
@@ -88,7 +87,7 @@ def check_all_final(database: Engine, names: list[str], rigs: list[Rig]) -> None
         assert row.output == shown
         assert mine[0].output_tokens == sum(len(each.token_ids) for each in sent)
         assert [each.block_index for each in sent] == list(range(mine[0].blocks))
-        again = summary_of(admitted_request(name), ReviewRule(0.0), events, mine[0].ended_at_us)
+        again = folded(admitted_request(name), events, mine[0].ended_at_us)
         assert again == mine[0]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,15 +10,16 @@ from typing import Any
 
 import pytest
 from billing_world import add_tenant, balances, books_balance, settlement
+from databases import SqliteFiles, fresh, reopened
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from invoice_world import Month, at, priced
 from sqlalchemy import Connection
 from stripe_process import StripeProcess, running
 
-from billing.invoices import closing, credit_notes, issuing
+from billing.invoices import closing, credit_notes, issuing, paying
 from billing.payments import collection, comparison, outbox, webhooks
-from metering.database import open_database, snapshot, transaction
+from metering.database import snapshot, transaction
 
 HOUR_US = 3600 * 10**6
 # How the invoice comes to its end: what is left of it is paid at Stripe, by transfer, or by nobody.
@@ -55,10 +55,8 @@ class Crashing:
 
 
 def test_whatever_breaks_between_us_and_stripe_each_thing_happens_once(
-    sqlite_template: Path, memory_path: Path, tmp_path: Path, stripe: StripeProcess
+    sqlite_files: SqliteFiles, tmp_path: Path, stripe: StripeProcess
 ) -> None:
-    numbers = itertools.count()
-
     @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
         st.lists(st.sampled_from(FAULTS), max_size=12),
@@ -70,11 +68,9 @@ def test_whatever_breaks_between_us_and_stripe_each_thing_happens_once(
     def holds(
         faults: list[str], crashes: list[bool], hours: list[int], chance: Any, ending: str
     ) -> None:
-        path = memory_path / f"{next(numbers)}.db"
-        shutil.copyfile(sqlite_template, path)
-        with pytest.MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch, fresh(sqlite_files) as url:
             run(
-                f"sqlite:///{path}",
+                url,
                 tmp_path,
                 patch,
                 stripe,
@@ -84,7 +80,6 @@ def test_whatever_breaks_between_us_and_stripe_each_thing_happens_once(
                 chance=chance,
                 ending=ending,
             )
-        path.unlink()
 
     holds()
 
@@ -101,7 +96,7 @@ def run(
     chance: Any,
     ending: str,
 ) -> None:
-    database = open_database(url)
+    database = reopened(url)
     month = Month(database, settlement(folder), patch)
     stripe.act("reset")
     provider = Crashing(stripe.provider, crashes)
@@ -174,7 +169,7 @@ def end_here(month: Month, invoice_id: str, ending: str) -> None:
         collection.tell(connection, invoice_id)
         if ending == "transferred":
             left = issuing.remaining(connection, issuing.locked(connection, invoice_id))
-            issuing.pay(connection, invoice_id, left, method=issuing.MANUAL, cause_id="wire")
+            paying.pay(connection, invoice_id, left, method=paying.MANUAL, cause_id="wire")
         else:
             issuing.give_up(connection, invoice_id)
         collection.tell(connection, invoice_id)

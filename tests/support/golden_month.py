@@ -14,7 +14,7 @@ from invoice_world import Month, at
 from sqlalchemy import Engine, select, update
 
 from billing import review
-from billing.invoices import closing, issuing
+from billing.invoices import closing, issuing, paying
 from billing.tables import review_items
 from metering.database import transaction
 from metering.tables import tenants
@@ -76,7 +76,7 @@ def bill(month: Month) -> None:
 def give_up(month: Month, number: str, *, paid_minor: int) -> None:
     """A part of an invoice comes by transfer, and nobody pays the rest."""
     with transaction(month.database) as connection:
-        issuing.pay(connection, number, paid_minor, method=issuing.MANUAL, cause_id="transfer-1")
+        paying.pay(connection, number, paid_minor, method=paying.MANUAL, cause_id="transfer-1")
         issuing.give_up(connection, number)
 
 

@@ -79,7 +79,7 @@ def metered_replicas(home: GatewayHome, traces: Mapping[str, Path]) -> Iterator[
             audit_sample_rate=0,
         )
         engine = EngineService(home.model, CONFIG, recorder)
-        admission = Admission(database, gate, 10**6, 600, engine=lambda: engine.info)
+        admission = Admission(database, gate, 10**6, 600, engine=lambda: engine.info, replica=name)
         return Replica(name, engine, recorder, admission, efficiency, CONFIG.max_running)
 
     replicas = Replicas([replica(name) for name in traces])

@@ -20,6 +20,7 @@ from engine.records import (
 )
 from metering import clock
 from metering import requests as request_rows
+from metering.bodies import Body, TerminalBody
 from metering.database import transaction
 from metering.energy import EnergyMeter, Policy
 from metering.energy.attribution import DEFAULT_POLICY
@@ -30,7 +31,9 @@ from metering.errors import SourceUnavailable
 from metering.events import EnergyClass, EnergySummary, RequestSummary
 from metering.protocols import CommittedBlock, Cover
 from metering.recorder import Recorder
+from metering.request_meter import RequestMeter
 from metering.requests import AdmittedRequest
+from metering.review_rule import ReviewRule
 from metering.tables import tenants
 
 VOCAB_SIZE = 49_152
@@ -259,9 +262,11 @@ class ScriptedSource:
             devices=(device,),
             uncertainty_pct=40,
         )
+        self.reads = 0
         self.closed = False
 
     def read(self) -> Reading:
+        self.reads += 1
         if self.reading is None:
             raise SourceUnavailable("the script says so")
         return self.reading
@@ -283,6 +288,17 @@ def scripted_meter(*sources: ScriptedSource, policy: Policy = DEFAULT_POLICY) ->
     return EnergyMeter(*sources, period_ms=10_000, policy=policy)
 
 
+def folded(admitted: AdmittedRequest, events: Sequence[Body], ended_at_us: int) -> RequestSummary:
+    """The summary that a request's stored events give, with the output that they state."""
+    meter = RequestMeter(admitted, ReviewRule(0.0))
+    for body in events:
+        meter.fold(body)
+    end = events[-1]
+    assert isinstance(end, TerminalBody)
+    assert meter.output_sha256 == end.output_sha256
+    return meter.summary(end, ended_at_us)
+
+
 def no_meter() -> EnergyMeter:
     return EnergyMeter(Unmetered("not metered in this test"))
 
@@ -300,8 +316,7 @@ class Rig:
 
     def track(self, *request_ids: str) -> None:
         """Admit requests and have the recorder follow them."""
-        for each in admit(self.database, *request_ids):
-            self.recorder.track(each)
+        self.recorder.track(*admit(self.database, *request_ids))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 
 from billing import charged_hours, periods
 from billing.errors import InvoiceConflict
-from billing.invoices import books, closing, credit_notes, issuing
+from billing.invoices import books, closing, credit_notes, issuing, paying
 from billing.invoices.parties import Issuer
 from billing.invoices.queries import Invoice, invoice
 from billing.invoices.tables import invoices
@@ -85,9 +85,9 @@ class Invoicing(World):
     def pay(self, data: st.DataObject, amount: int, cause: str, crashes: bool) -> None:
         invoice_id = data.draw(st.sampled_from(sorted(self.final)))
         with suppress(InvoiceConflict), self.committing(crashes) as connection:
-            paid = {"method": issuing.MANUAL, "cause_id": cause}
-            issuing.pay(connection, invoice_id, amount, **paid)
-            assert issuing.pay(connection, invoice_id, amount, **paid) is False
+            paid = {"method": paying.MANUAL, "cause_id": cause}
+            paying.pay(connection, invoice_id, amount, **paid)
+            assert paying.pay(connection, invoice_id, amount, **paid) is False
 
     @precondition(lambda self: self.final)
     @rule(data=st.data(), amount=amounts, cause=st.sampled_from("cd"), crashes=sometimes)
@@ -95,8 +95,8 @@ class Invoicing(World):
         invoice_id = data.draw(st.sampled_from(sorted(self.final)))
         with self.committing(crashes) as connection:
             lost = {"method": "stripe", "cause_id": cause}
-            issuing.take_back(connection, invoice_id, amount, **lost)
-            assert issuing.take_back(connection, invoice_id, amount, **lost) is False
+            paying.take_back(connection, invoice_id, amount, **lost)
+            assert paying.take_back(connection, invoice_id, amount, **lost) is False
             self.taken.add((invoice_id, cause))
 
     @precondition(lambda self: self.taken)
@@ -106,8 +106,8 @@ class Invoicing(World):
         with self.committing(crashes) as connection:
             back = {"taken": cause, "method": "stripe", "cause_id": f"{cause}/won"}
             if books.is_booked(connection, f"payment/{invoice_id}/{cause}"):  # or it crashed
-                issuing.restore(connection, invoice_id, **back)
-                assert issuing.restore(connection, invoice_id, **back) is False
+                paying.restore(connection, invoice_id, **back)
+                assert paying.restore(connection, invoice_id, **back) is False
 
     @precondition(lambda self: self.final)
     @rule(data=st.data(), amount=amounts, reference=st.sampled_from("ef"), crashes=sometimes)

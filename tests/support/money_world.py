@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from billing_cases import STARTED_US, summary, tariff
 from billing_world import add_tenant, balances, books_balance, hold_state
+from databases import Databases, reopened
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 from sqlalchemy import Connection, Engine, Subquery, func, select
@@ -24,7 +25,7 @@ from billing.signing import Signer
 from billing.tables import accounts, adjustments, receipts, transfers
 from billing.tariffs import Tariff
 from metering import clock
-from metering.database import open_database, snapshot, transaction
+from metering.database import snapshot, transaction
 from metering.events import RequestStatus, RequestSummary, UnitSummary
 from metering.requests import AdmittedRequest
 
@@ -69,8 +70,7 @@ class Crash(Exception):
 class World(RuleBasedStateMachine):
     """Drives billing the way admission, recorder, sweeper and reviewers do."""
 
-    new_database: Callable[[], str]
-    drop_database: Callable[[str], None]
+    databases: Databases
     settlement: Settlement
 
     def __init__(self) -> None:
@@ -78,8 +78,8 @@ class World(RuleBasedStateMachine):
         self.now_us = STARTED_US
         self.clock = clock.now_us
         clock.now_us = lambda: self.now_us
-        self.url = type(self).new_database()
-        self.database: Engine = open_database(self.url)
+        self.url = self.databases.create(tables=True)
+        self.database: Engine = reopened(self.url)
         self.gate = HoldGate(lookahead_tokens=8)
         self.lots: list[tuple[str, str]] = []
         self.reported: dict[tuple[str, int], bytes] = {}
@@ -106,7 +106,7 @@ class World(RuleBasedStateMachine):
         finally:
             clock.now_us = self.clock
             self.database.dispose()
-            type(self).drop_database(self.url)
+            self.databases.drop(self.url)
 
     @property
     def signer(self) -> Signer:

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from billing.credit_tables import notices
 from billing.errors import InvoiceConflict, PaymentOverdue
 from billing.gate import HoldGate
-from billing.invoices import credit_notes, dunning, issuing
+from billing.invoices import credit_notes, dunning, issuing, paying
 from billing.invoices.queries import Invoice
 from billing.ledger import credits, holds, terms
 from billing.money import parse_nano
@@ -52,7 +52,7 @@ def admit(month: Month, request_id: str, tokens: int = 100, tenant_id: str = "te
 def pay(month: Month, invoice: Invoice, minor: int, cause: str = "wire") -> None:
     assert invoice.row.id is not None
     with transaction(month.database) as connection:
-        issuing.pay(connection, invoice.row.id, minor, method=issuing.MANUAL, cause_id=cause)
+        paying.pay(connection, invoice.row.id, minor, method=paying.MANUAL, cause_id=cause)
 
 
 def days_pass(month: Month, days: int) -> None:
@@ -176,7 +176,7 @@ def test_a_payment_that_is_taken_back_pauses_again(month: Month, owed: Invoice) 
     admit(month, "req_2")
     assert owed.row.id is not None
     with transaction(month.database) as connection:
-        issuing.take_back(connection, owed.row.id, 400, method="stripe", cause_id="dispute")
+        paying.take_back(connection, owed.row.id, 400, method="stripe", cause_id="dispute")
     with pytest.raises(PaymentOverdue):
         admit(month, "req_3")
 

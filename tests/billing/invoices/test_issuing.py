@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 
 from billing.credit_tables import notices
 from billing.errors import InvoiceConflict, InvoiceNotFound
-from billing.invoices import credit_notes, issuing
+from billing.invoices import credit_notes, issuing, paying
 from billing.invoices.closing import Outcome
 from billing.invoices.credit_notes import _tax
 from billing.invoices.queries import Invoice
@@ -35,7 +35,7 @@ def owed(month: Month) -> Invoice:
 def pay(month: Month, invoice: Invoice, minor: int, cause: str = "wire") -> bool:
     with transaction(month.database) as connection:
         assert invoice.row.id is not None
-        return issuing.pay(connection, invoice.row.id, minor, method="manual", cause_id=cause)
+        return paying.pay(connection, invoice.row.id, minor, method="manual", cause_id=cause)
 
 
 def credit(month: Month, invoice: Invoice, minor: int, reference: str = "r") -> str:
@@ -181,7 +181,7 @@ def test_a_payment_that_is_taken_back_opens_the_invoice_again(month: Month, owed
     pay(month, owed, 119)
     for _ in range(2):
         with transaction(month.database) as connection:
-            issuing.take_back(connection, owed.row.id, 119, method="stripe", cause_id="dispute")
+            paying.take_back(connection, owed.row.id, 119, method="stripe", cause_id="dispute")
     invoice = month.invoice(owed.row.number)
     assert (invoice.row.state, invoice.remaining_minor) == ("final", 119)
     assert found(month)["receivable"] == -119 * 10**7
@@ -196,14 +196,14 @@ def test_a_surplus_that_was_spent_before_it_was_taken_back_is_lost_until_it_come
     before = found(month)
     assert owed.row.id is not None
     with transaction(month.database) as connection:
-        issuing.take_back(connection, owed.row.id, 200_119, method="stripe", cause_id="dispute")
+        paying.take_back(connection, owed.row.id, 200_119, method="stripe", cause_id="dispute")
     books = found(month)
     assert books.get("tenant_credit", 0) == 0
     assert books["receivable"] == -119 * 10**7
     assert books["write_off"] < 0
 
     with transaction(month.database) as connection:
-        issuing.restore(
+        paying.restore(
             connection, owed.row.id, taken="dispute", method="stripe", cause_id="dispute/won"
         )
     assert found(month) == before

@@ -7,7 +7,7 @@ from billing_world import FAR_US, add_request, add_tenant, balances, books_balan
 from invoice_world import Month, at, per_service_period, priced
 
 from billing.gate import HoldGate
-from billing.invoices import issuing
+from billing.invoices import paying
 from billing.ledger import balances as ledger_balances
 from billing.ledger import terms
 from billing.money import parse_nano
@@ -40,7 +40,7 @@ def test_what_a_tenant_owes_is_accrued_until_it_is_invoiced_and_held_usage_is_on
         )
         ended(connection, month.settlement, final)
         assert november.row.id is not None
-        issuing.pay(connection, november.row.id, 400, method="manual", cause_id="wire")
+        paying.pay(connection, november.row.id, 400, method="manual", cause_id="wire")
     month.now_us = at("2027-01-04 00:00")
     december = month.issued("2026-12", "ten_2")
     assert december.row.due_minor == 100

@@ -13,7 +13,7 @@ from sqlalchemy import update
 from stripe_invoices import DUE, compared, deliver, issued, named, pushed
 from stripe_process import StripeProcess
 
-from billing.invoices import issuing
+from billing.invoices import issuing, paying
 from billing.payments import comparison, outbox, top_ups
 from billing.payments.tables import payment_outbox
 from billing.reconciliation_cli import reconcile
@@ -78,7 +78,7 @@ def paid_there(month: Month, stripe: StripeProcess, _ours: str, theirs: str) -> 
 
 def paid_here(month: Month, stripe: StripeProcess, ours: str, _theirs: str) -> None:
     with transaction(month.database) as connection:
-        issuing.pay(connection, ours, 100, method=issuing.MANUAL, cause_id="bank-1")
+        paying.pay(connection, ours, 100, method=paying.MANUAL, cause_id="bank-1")
 
 
 def given_up_here(month: Month, stripe: StripeProcess, ours: str, _theirs: str) -> None:

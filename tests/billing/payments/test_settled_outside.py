@@ -12,7 +12,7 @@ from stripe_invoices import DUE, compared, deliver, named, pushed
 from stripe_process import StripeProcess
 
 from billing.errors import InvoiceConflict
-from billing.invoices import credit_notes, issuing
+from billing.invoices import credit_notes, issuing, paying
 from billing.payments import collection, outbox
 from metering.database import snapshot, transaction
 
@@ -29,7 +29,7 @@ def credit(month: Month, invoice_id: str, minor: int, reference: str = "r") -> N
 
 def pay(month: Month, invoice_id: str, minor: int, cause: str = "wire") -> None:
     with transaction(month.database) as connection:
-        issuing.pay(connection, invoice_id, minor, method=issuing.MANUAL, cause_id=cause)
+        paying.pay(connection, invoice_id, minor, method=paying.MANUAL, cause_id=cause)
         collection.tell(connection, invoice_id)
 
 

@@ -14,7 +14,7 @@ from billing.errors import (
     ProviderFailed,
 )
 from billing.invoices import issuing
-from billing.payments import collection, outbox, top_ups
+from billing.payments import collection, outbox, recharging, top_ups
 from billing.payments.tables import top_ups as top_ups_table
 from metering.database import snapshot, transaction
 
@@ -121,10 +121,10 @@ def test_credit_recharges_itself_once_and_stops_when_the_card_fails(
     month: Month, stripe: StripeProcess
 ) -> None:
     with transaction(month.database) as connection:
-        top_ups.set_recharge(connection, "ten_1", below_nano=2000 * 10**9, amount_minor=150_000)
+        recharging.order(connection, "ten_1", below_nano=2000 * 10**9, amount_minor=150_000)
     outbox.push(month.database, stripe.provider)
     stripe.act("card", customer=stripe.one("customer")["id"])
-    assert [top_ups.recharge(month.database) for _ in range(2)] == [1, 0]
+    assert [recharging.recharge(month.database) for _ in range(2)] == [1, 0]
     stripe.act("faults", faults=["drop after"])
     outbox.push(month.database, stripe.provider)
     month.now_us += 60 * 10**6
@@ -132,15 +132,15 @@ def test_credit_recharges_itself_once_and_stops_when_the_card_fails(
     assert stripe.counts()["payment_intent"] == 1
     deliver(month, stripe)
     assert credit(month) == 150_000
-    assert top_ups.recharge(month.database) == 0
+    assert recharging.recharge(month.database) == 0
     with transaction(month.database) as connection:
-        top_ups.set_recharge(connection, "ten_1", below_nano=9000 * 10**9, amount_minor=150_000)
+        recharging.order(connection, "ten_1", below_nano=9000 * 10**9, amount_minor=150_000)
     stripe.act("decline", decline=True)
-    assert top_ups.recharge(month.database) == 1
+    assert recharging.recharge(month.database) == 1
     outbox.push(month.database, stripe.provider)
     deliver(month, stripe)
     assert credit(month) == 150_000
-    assert top_ups.recharge(month.database) == 0
+    assert recharging.recharge(month.database) == 0
     with snapshot(month.database) as connection:
         states = connection.scalars(
             select(top_ups_table.c.state).order_by(top_ups_table.c.created_at_us)
@@ -153,8 +153,8 @@ def test_a_recharge_takes_the_card_kept_last_and_without_one_it_stops(
 ) -> None:
     def recharge() -> None:
         with transaction(month.database) as connection:
-            top_ups.set_recharge(connection, "ten_1", below_nano=10**13, amount_minor=1000)
-        assert top_ups.recharge(month.database) == 1
+            recharging.order(connection, "ten_1", below_nano=10**13, amount_minor=1000)
+        assert recharging.recharge(month.database) == 1
         outbox.push(month.database, stripe.provider)
 
     recharge()
@@ -172,7 +172,7 @@ def test_a_tenant_that_pays_otherwise_buys_nothing_here(
     month: Month, stripe: StripeProcess
 ) -> None:
     with pytest.raises(PaymentsDisabled), transaction(month.database) as connection:
-        top_ups.set_recharge(connection, "ten_none", below_nano=1, amount_minor=1)
+        recharging.order(connection, "ten_none", below_nano=1, amount_minor=1)
     for currency in ("KWD", "MGA"):  # three decimals in tens only; none, where ISO has two
         with pytest.raises(PaymentConflict), transaction(month.database) as connection:
             collection.enrol(connection, "ten_1", "a@b.example", currency)

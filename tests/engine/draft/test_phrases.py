@@ -21,7 +21,7 @@ def test_the_longest_context_decides_and_shorter_ones_step_in() -> None:
     assert phrases.successors([9, 2, 3])[0][0] == 5
     assert [token for token, _ in phrases.successors([7, 2, 3])] == [5, 4]  # by two tokens
     assert [token for token, _ in phrases.successors([8, 8, 3])] == [5, 4]  # by one
-    assert phrases.successors([8, 8, 8]) == []
+    assert phrases.successors([8, 8, 8]) == ()
 
 
 def test_probabilities_lean_on_the_shorter_context() -> None:
@@ -38,7 +38,7 @@ def test_probabilities_lean_on_the_shorter_context() -> None:
 
 def test_what_the_prompt_says_is_context_but_is_not_counted() -> None:
     phrases = counted(*[[1, 2, 3, 4]] * 3, prompt_length=3)
-    assert phrases.successors([1]) == []
+    assert phrases.successors([1]) == ()
     assert phrases.successors([2, 3])[0][0] == 4
 
 

@@ -40,14 +40,14 @@ def test_steps_of_one_size_say_nothing_about_the_slope() -> None:
 
 def test_a_single_request_is_drafted_wide_and_a_full_batch_is_not() -> None:
     cost, unsure = StepCost(CURVE), [0.4] * 7
-    assert cost.nodes_worth(1, 1.0, unsure) == 7
-    assert cost.nodes_worth(32, 32.0, unsure) == 0
-    assert cost.nodes_worth(32, 32.0, [0.95, 0.95, 0.2]) == 2
+    assert cost.nodes_worth(1, 1, unsure) == 7
+    assert cost.nodes_worth(32, 32, unsure) == 0
+    assert cost.nodes_worth(32, 32, [0.95, 0.95, 0.2]) == 2
 
 
 def test_where_a_row_costs_as_much_as_a_step_nothing_pays() -> None:
     linear = StepCost(((1, 5.0), (64, 320.0)))
-    assert linear.nodes_worth(1, 1.0, [0.99, 0.98]) == 0
+    assert linear.nodes_worth(1, 1, [0.99, 0.98]) == 0
 
 
 def test_the_likeliest_nodes_of_all_requests_are_taken_first() -> None:
@@ -58,9 +58,9 @@ def test_the_likeliest_nodes_of_all_requests_are_taken_first() -> None:
 
     trees = [chain(0.9, 0.9, 0.2), chain(0.1), chain(0.95)]
     cost = StepCost(CURVE)
-    assert cost.chosen_nodes(3, 3.0, trees, 8) == {0: 2, 2: 1}
-    assert cost.chosen_nodes(3, 3.0, trees, 2) == {0: 1, 2: 1}
-    assert not cost.chosen_nodes(3, 3.0, [chain(0.05)], 8)
+    assert cost.chosen_nodes(3, 3, trees, 8) == {0: 2, 2: 1}
+    assert cost.chosen_nodes(3, 3, trees, 2) == {0: 1, 2: 1}
+    assert not cost.chosen_nodes(3, 3, [chain(0.05)], 8)
 
 
 @given(
@@ -70,12 +70,14 @@ def test_the_likeliest_nodes_of_all_requests_are_taken_first() -> None:
 def test_no_other_number_of_nodes_is_better_and_no_unlikely_one_is_missed(
     rows: int, probabilities: list[float]
 ) -> None:
-    cost, tokens = StepCost(CURVE), min(rows, 8)
+    """Given a step that computes the rows of a prompt, too, if there are more than 8."""
+    cost, draws = StepCost(CURVE), min(rows, 8)
+    prompts_ms = cost.time_ms(rows) - cost.time_ms(draws)
     rates = [
-        (tokens + sum(probabilities[:count])) / cost.time_ms(rows + count)
+        (draws + sum(probabilities[:count])) / (cost.time_ms(rows + count) - prompts_ms)
         for count in range(len(probabilities) + 1)
     ]
-    worth = cost.nodes_worth(rows, tokens, probabilities)
+    worth = cost.nodes_worth(rows, draws, probabilities)
     assert rates[worth] == pytest.approx(max(rates))
-    least = cost.least_probability(rows, tokens, 8)
+    least = cost.least_probability(rows, draws, 8)
     assert worth <= sum(probability >= least - 1e-9 for probability in probabilities)

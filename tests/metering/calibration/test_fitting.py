@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import xml.etree.ElementTree as ElementTree
 
+import msgspec
 import numpy as np
 import pytest
 from labels import CHECKSUM, MODEL, reviewed, truth
@@ -99,8 +100,13 @@ def test_the_loosest_threshold_that_holds_is_promised_and_no_looser_one() -> Non
     assert found.coverage == pytest.approx(200 / 300)
     assert guarantee(sampled_labels(300, 60), 0.05, 0.95) is None
     # Sequential: a threshold below one that failed is not tried, however good it looks.
-    late = [*sampled_labels(60, 30, "0.9500"), *sampled_labels(5000, 0, "0.5000")]
+    late = [*sampled_labels(700, 100, "0.9500"), *sampled_labels(4000, 0, "0.5000")]
     assert guarantee(late, 0.05, 0.95) is None
+    # But among many labels not by the few that score highest.
+    early = [*sampled_labels(70, 2, "0.9500"), *sampled_labels(800, 0, "0.9000")]
+    found = guarantee(early, 0.05, 0.95)
+    assert found is not None
+    assert (found.accepted, found.errors) == (870, 2)
 
 
 def test_promises_are_broken_no_more_often_than_they_say() -> None:
@@ -168,3 +174,40 @@ def test_the_plot_is_a_drawing_of_every_calibrated_kind() -> None:
     assert "heading" not in drawn
     assert len(root.findall(".//{*}circle")) > 20
     assert report.id in drawn
+
+
+def test_answers_to_one_question_are_one_witness_and_never_on_both_sides_of_a_fit() -> None:
+    """Given questions whose answers are all right or all wrong, each with a score of its own, which
+    says nothing: to whoever has seen one of them it says everything."""
+    random = np.random.default_rng(3)
+    labels = [
+        Label(
+            f"r{question}_{answer}", -1, MODEL, CHECKSUM, REQUEST, to_text(9 * question),
+            bool(right), 1_000_000, True, "tests", f"q{question}",
+        )
+        for question, right in enumerate(random.random(1000) < 0.5)
+        for answer in range(2)
+    ]  # fmt: skip
+    (kind,) = fit(MODEL, CHECKSUM, labels, judge="tests").kinds
+    assert (kind.labels, kind.requests, kind.sampled) == (2000, 2000, 1000)
+    assert kind.calibrated is not None
+    assert kind.calibrated.auroc == pytest.approx(0.5, abs=0.08)
+    assert kind.calibrated.brier > 0.24
+    few = fit(MODEL, CHECKSUM, labels[: 2 * 58])
+    assert "58 of the 59" in str(few.kinds[0].reason)
+    # So are the choices of one order.
+    order = [
+        Label(name, -1, MODEL, CHECKSUM, REQUEST, "0.9000", True, 10_000, True)
+        for name in ("req_1", "req_1.1", "req_1.2", "req_2")
+    ]
+    assert len(independent(order)) == 2
+
+
+def test_a_report_from_before_judges_were_named_keeps_its_id() -> None:
+    report = fit(MODEL, CHECKSUM, sampled_labels(59, 0))
+    document = msgspec.json.encode(report)
+    assert b"judge" not in document
+    assert msgspec.json.decode(document, type=type(report)).id == report.id
+    judged = fit(MODEL, CHECKSUM, sampled_labels(59, 0), judge="tests")
+    assert b'"judge":"tests"' in msgspec.json.encode(judged)
+    assert judged.id != report.id

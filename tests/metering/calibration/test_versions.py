@@ -9,7 +9,15 @@ from metering_cases import add_tenant, admit
 from sqlalchemy import Engine, insert
 
 from metering import clock
-from metering.calibration import REQUEST, Curve, LabelCount, label_counts, store, versions
+from metering.calibration import (
+    REQUEST,
+    REVIEWERS,
+    Curve,
+    LabelCount,
+    label_counts,
+    store,
+    versions,
+)
 from metering.calibration.reports import KindReport, Report
 from metering.calibration_tables import confidence_labels
 from metering.database import snapshot, transaction
@@ -57,6 +65,7 @@ def test_labels_are_counted_by_kind_and_the_sampled_ones_by_answer(database: Eng
         "correct": True,
         "inclusion_ppm": 10_000,
         "labelled_at_us": 1,
+        "judge": REVIEWERS,
     }
     with transaction(database) as connection:
         connection.execute(
@@ -64,6 +73,6 @@ def test_labels_are_counted_by_kind_and_the_sampled_ones_by_answer(database: Eng
         )
     with snapshot(database) as connection:
         assert label_counts(connection) == [
-            LabelCount(MODEL, CHECKSUM, REQUEST, 1, 1),
-            LabelCount(MODEL, CHECKSUM, "sentence", 3, 1),
+            LabelCount(MODEL, CHECKSUM, REVIEWERS, REQUEST, 1, 1),
+            LabelCount(MODEL, CHECKSUM, REVIEWERS, "sentence", 3, 1),
         ]

@@ -250,10 +250,13 @@ def test_idle_time_takes_no_part_in_what_comes_after_a_request_has_arrived(
     source = ScriptedSource()
     with recorder_rig(sqlite_database, meter=scripted_meter(source)) as rig:
         source.reading = Reading(1_000, 10, 0)  # next to nothing: nobody had asked for anything
-        rig.track("req_1")
+        reads = source.reads
+        rig.track("req_1", "req_2")
+        assert source.reads == reads + 1, "choices that arrive together take one reading"
         source.reading = Reading(2_000, 1_010, 0)
         computed = step(0, work={"req_1": ONE_NODE}, start_ns=1_000, end_ns=2_000)
-        rig.recorder.on_steps([computed, step(1, finishes=[finish(blocks=0)], start_ns=2_000)])
+        ends = [finish(blocks=0), finish("req_2", blocks=0)]
+        rig.recorder.on_steps([computed, step(1, finishes=ends, start_ns=2_000)])
         summary = rig.sink.wait_for("req_1")
     assert summary.energy.energy_uj == 1_000
 

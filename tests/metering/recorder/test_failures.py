@@ -16,6 +16,7 @@ from metering_cases import (
     admitted_request,
     block,
     finish,
+    folded,
     recorder_rig,
     scripted_meter,
     step,
@@ -30,8 +31,6 @@ from metering.events import EndedBy, EventKind, RequestStatus, RequestSummary
 from metering.recorder import batch as batches
 from metering.recorder import closer, energy_books, recorder
 from metering.recorder.live import KEPT_BODIES
-from metering.request_meter import summary_of
-from metering.review_rule import ReviewRule
 from metering.tables import engine_counters, usage_events
 
 
@@ -52,6 +51,7 @@ def wait_for_energy(rig: Rig, count: int) -> None:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "RETRY_S", 0.0)
     monkeypatch.setattr(closer, "RETRY_NS", 10**6)
+    monkeypatch.setattr(closer, "IDLE_POLL_S", closer.POLL_S)
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_batches_that_fail_again_and_again_leave_the_summary_that_the_log_gives(
         summary = rig.sink.wait_for("req_1")
     with snapshot(sqlite_database) as connection:
         stated = event_log.of_request(connection, "req_1")
-    assert summary_of(admitted_request(), ReviewRule(0.0), stated, summary.ended_at_us) == summary
+    assert folded(admitted_request(), stated, summary.ended_at_us) == summary
     assert summary.energy.energy_uj is not None
     assert rig.gate.seen == []
 

@@ -11,6 +11,7 @@ from metering_cases import (
     admitted_request,
     block,
     finish,
+    folded,
     recorder_rig,
     step,
 )
@@ -22,8 +23,6 @@ from metering.committed_blocks import replay
 from metering.database import snapshot
 from metering.events import ConfidenceTier, EndedBy, RequestStatus, UnitState
 from metering.protocols import CommittedBlock
-from metering.request_meter import summary_of
-from metering.review_rule import ReviewRule
 from metering.tables import engine_counters, requests, usage_events
 
 
@@ -114,7 +113,7 @@ def test_the_stored_events_fold_into_the_summary_that_was_settled(rig: Rig) -> N
     summary = rig.sink.wait_for("req_1")
     with snapshot(rig.database) as connection:
         events = event_log.of_request(connection, "req_1")
-    again = summary_of(admitted_request(), ReviewRule(0.0), events, summary.ended_at_us)
+    again = folded(admitted_request(), events, summary.ended_at_us)
     assert again == summary
 
 
@@ -243,7 +242,7 @@ def test_a_code_point_cut_off_by_the_end_is_shown_as_a_replacement(rig: Rig) -> 
     assert row is not None
     assert row.output == "a\ufffd"
     summary = rig.sink.summaries["req_1"]
-    assert summary_of(admitted_request(), ReviewRule(0.0), events, summary.ended_at_us) == summary
+    assert folded(admitted_request(), events, summary.ended_at_us) == summary
 
 
 def test_what_was_never_shown_is_not_in_the_stored_output(rig: Rig) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 from metering_cases import (
     INFO,
     Rig,
@@ -12,6 +11,7 @@ from metering_cases import (
     admitted_request,
     block,
     finish,
+    folded,
     recorder_rig,
     step,
 )
@@ -23,7 +23,7 @@ from metering import requests as request_rows
 from metering.calibration import REQUEST, Calibration, Curve
 from metering.database import snapshot, transaction
 from metering.events import EndedBy, RequestStatus
-from metering.request_meter import RequestMeter, summary_of
+from metering.request_meter import RequestMeter
 from metering.review_rule import ReviewRule
 from metering.tables import usage_events
 
@@ -67,7 +67,7 @@ def test_an_orphan_is_settled_for_what_was_committed(database: Engine) -> None:
         events = event_log.of_request(connection, "req_1")
     assert row is not None
     assert row.output == "One. Two or"
-    assert summary_of(admitted_request(), ReviewRule(0.0), events, summary.ended_at_us) == summary
+    assert folded(admitted_request(), events, summary.ended_at_us) == summary
 
 
 def test_the_summary_from_the_log_is_that_of_the_running_meter(database: Engine) -> None:
@@ -152,13 +152,3 @@ def test_events_that_do_not_fold_do_not_keep_a_request_open(sqlite_database: Eng
     rig = recovered(sqlite_database)
     assert rig.sink.summaries["req_1"].status is RequestStatus.FAILED
     assert rig.sink.summaries["req_1"].output_tokens == 0
-
-
-def test_the_log_must_give_the_output_that_it_states(database: Engine) -> None:
-    crashed(database)
-    with snapshot(database) as connection:
-        events = event_log.of_request(connection, "req_3")
-    with pytest.raises(ValueError, match="do not give the output"):
-        summary_of(admitted_request("req_3"), ReviewRule(0.0), events[1:], 0)
-    with pytest.raises(ValueError, match="do not end"):
-        summary_of(admitted_request("req_3"), ReviewRule(0.0), events[:1], 0)

@@ -1,13 +1,7 @@
-"""The real model, and prompts of our own for it."""
+"""Prompts of our own for the real model."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
-import pytest
-
-from engine.dfm.catalogue import DEFAULT_MODEL
 from engine.prompts import TASKS, Prompt, task_prompts
 
 # Raw text to continue: code, data, prose; some of it repeats itself, so that drafts are right.
@@ -43,14 +37,6 @@ TEXTS = (
     "Red light means stop. Green light means",
     "The meeting starts at nine. Please bring your laptop, your notes and",
 )
-
-
-def real_model_path() -> Path:
-    """The fetched model; its absence is a failure, never a skip."""
-    path = Path(os.environ.get("DFLASH_HOME", "var")) / "models" / f"{DEFAULT_MODEL}.dfm"
-    if not path.is_file():
-        pytest.fail(f"no model at {path}: run `dflash pull`")
-    return path
 
 
 def real_prompts() -> list[Prompt]:
