@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import uuid_utils
-from sqlalchemy import Connection, Row, Select, and_, bindparam, insert, or_, select, update
+from sqlalchemy import Connection, Select, and_, bindparam, insert, or_, select, update
 
 from billing.budget_windows import Period, Window, window_of
 from billing.credit_tables import budget_reservations, budget_windows, budgets
@@ -243,9 +243,7 @@ def give_back(connection: Connection, request_id: str, amount_nano: int) -> None
 _RESERVATIONS = Prepared(select(budget_reservations).where(_OWN))
 
 
-def _reserved(
-    connection: Connection, request_id: str
-) -> list[tuple[Standing, Row[*tuple[object, ...]]]]:
+def _reserved(connection: Connection, request_id: str) -> list[tuple[Standing, Any]]:
     rows = _RESERVATIONS.rows(connection, {"request_id": request_id})
     own = {row.budget_id: row for row in rows}
     if not own:
@@ -337,8 +335,9 @@ def _zone(connection: Connection, tenant_id: str) -> ZoneInfo:
     return ZoneInfo(name or "UTC")
 
 
-def _budget(row: Row[*tuple[object, ...]]) -> Budget:
-    values = {column.name: row._mapping[column.name] for column in budgets.columns}
+def _budget(row: Any) -> Budget:
+    found = row._asdict()
+    values = {column.name: found[column.name] for column in budgets.columns}
     values["period"] = Period(row.period)
     values["alerts"] = tuple(msgspec.json.decode(row.alerts))
     return Budget(**values)

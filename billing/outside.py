@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 
+import msgspec
 from sqlalchemy import Connection, Row, delete, func, select, update
 from sqlalchemy import Engine as Database
+from sqlalchemy.exc import DataError
 
 from billing import catalogue
 from billing.errors import BillingError, NoTariff
@@ -135,11 +137,13 @@ def _settle_tenant(
         try:
             with connection.begin_nested():
                 _settle(connection, settlement, row)
-        except BillingError as error:
+        except (BillingError, DataError, msgspec.ValidationError) as error:
+            # Whatever is wrong with one event, nothing behind it waits for that.
+            reason = "it cannot be stored" if isinstance(error, DataError) else str(error)
             connection.execute(
                 update(outside_waiting)
                 .where(outside_waiting.c.seq == row.seq)
-                .values(reason=str(error)[:REASON_CHARS])
+                .values(reason=reason[:REASON_CHARS])
             )
         else:
             settled.append(row.seq)

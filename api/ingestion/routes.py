@@ -95,7 +95,7 @@ def _events(kind: str, body: bytes) -> list[bytes]:
         raise InvalidBody(f"send {SINGLE} or {BATCH}")
     try:
         found = _BATCH.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidBody(f"this is no JSON array: {error}") from None
     if len(found) > EVENTS_MAX:
         raise InvalidBody(f"a batch has at most {EVENTS_MAX} events")

@@ -21,6 +21,7 @@ TAGS_MAX = 16
 COUNT_MAX = 2**31 - 1
 
 Text = Annotated[str, Meta(min_length=1, max_length=200)]
+ProjectId = Annotated[str, Meta(min_length=1, max_length=64)]
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 Joules = Annotated[str, Meta(pattern=r"^[0-9]{1,10}(\.[0-9]{1,6})?$")]
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -34,7 +35,7 @@ class ReportedUsage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=
     output_tokens: Count
     energy_joules: Joules | None = None
     end_user: Text | None = None
-    project_id: Text | None = None
+    project_id: ProjectId | None = None
     tags: dict[Text, Text] | None = None
 
     @property
@@ -86,7 +87,7 @@ def read(
     """Read one event of a key's source, for one of its tenants."""
     try:
         envelope = _READER.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Rejection(_id_of(raw), str(error))
     time_us = _us(envelope.time)
     if fault := _fault(envelope, time_us, source, tenant_ids=tenant_ids, now_us=now_us):
@@ -148,6 +149,6 @@ def _us(at: datetime) -> int:
 def _id_of(raw: bytes) -> str | None:
     try:
         found = msgspec.json.decode(raw, type=_IdOnly).id
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return None if found is None else found[:128]

@@ -7,11 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from billing_cases import STARTED_US, summary, tariff
 from billing_world import add_request, add_tenant, balances, books_balance, settlement
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, Engine, delete, func, select
+from sqlalchemy import Connection, Engine, delete, func, select, update
 
 from billing import budgets, catalogue, outside
 from billing.ledger import balances as tenant_balances
@@ -22,6 +23,7 @@ from billing.tables import tenant_tariffs
 from metering import requests as usage
 from metering import rollups
 from metering.database import snapshot, transaction
+from metering.ingest_tables import outside_usage
 from metering.ingestion import envelopes, intake
 from metering.rollups import RollupRow
 from metering.tables import request_summaries, requests
@@ -100,6 +102,34 @@ def test_what_has_no_price_waits_with_its_reason_and_is_charged_when_it_has_one(
     assert outside.settle_waiting(database, settler) == outside.Rated(1, 0)
     with snapshot(database) as connection:
         assert outside.waiting(connection).events == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"project_id": "p" * 65}, "project_id"),  # as was taken in once
+        ({"model": "m" * 201}, "model"),
+        ({"parameters": {}}, "parameters"),
+    ],
+)
+def test_an_event_that_nothing_can_be_made_of_keeps_none_waiting(
+    database: Engine, tmp_path: Path, body: dict[str, object], reason: str
+) -> None:
+    settler = settlement(tmp_path)
+    with transaction(database) as connection:
+        settler._signer.register(connection)
+        add_tenant(connection, credit="0")
+    report(database, 1)
+    with transaction(database) as connection:
+        stored = json.loads(connection.scalar(select(outside_usage.c.body)) or "")
+        stored["data"] |= body
+        connection.execute(update(outside_usage).values(body=json.dumps(stored)))
+    report(database, 2)
+    assert outside.settle_waiting(database, settler) == outside.Rated(1, 1)
+    with snapshot(database) as connection:
+        (waiting,) = outside.unrated(connection, 10)
+        assert (waiting.id, reason in waiting.reason) == ("event-1", True)
+        books_balance(connection)
 
 
 def test_a_late_event_is_priced_as_of_its_own_time(database: Engine, tmp_path: Path) -> None:

@@ -100,3 +100,13 @@ def test_what_is_no_batch_is_refused_whole(
     assert EVENTS_MAX == 1000
     status, answer = send(client, secret, body, kind)
     assert (status, answer["code"]) == (400, "invalid_body")
+
+
+@pytest.mark.parametrize("kind", [SINGLE, BATCH])
+def test_nesting_without_end_is_refused(client: Client, secret: str, kind: str) -> None:
+    deep = b'{"id": "event-1", "extension": ' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+    status, answer = send(client, secret, deep if kind == SINGLE else b"[%b]" % deep, kind)
+    if kind == SINGLE:
+        assert (status, answer["counts"]) == (200, {"rejected": 1})
+    else:
+        assert (status, answer["code"]) == (400, "invalid_body")

@@ -160,6 +160,7 @@ def test_late_events_keep_both_times_and_reach_any_month(
         ({"data": {"energy_joules": 1.5}}, "energy_joules"),
         ({"data": {"energy_joules": "1e3"}}, "energy_joules"),
         ({"data": {"colour": "red"}}, "colour"),
+        ({"data": {"project_id": "p" * 65}}, "project_id"),
         ({"data": {"tags": {str(n): "x" for n in range(17)}}}, "tags"),
     ],
 )
