@@ -136,4 +136,5 @@ def metrics(gateway: NamedDependency[Gateway]) -> ASGIApp:
     """The metrics page."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(GatewayCollector(gateway))
-    return ASGIResponse(body=generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    headers = {"content-type": CONTENT_TYPE_LATEST}  # which names its encoding already
+    return ASGIResponse(body=generate_latest(registry), headers=headers)

@@ -27,7 +27,9 @@ def parse_nano(text: str) -> int:
     At most nine places: a finer amount would have to be rounded, and only rating rounds.
     """
     if not _PLAIN.fullmatch(text):
-        raise InvalidAmount(f"not an amount with at most nine decimal places: {text!r}")
+        raise InvalidAmount(
+            f"not an amount of at most ten digits and nine decimal places: {text!r}"
+        )
     return _checked(int(Decimal(text).scaleb(9)))
 
 

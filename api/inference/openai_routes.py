@@ -304,7 +304,7 @@ def _order(
     top_logprobs: int | None,
     json_schema: str | None,
 ) -> Order:
-    end_user, tags = orders.labels(wire.user, prompt.tags)
+    end_user, tags = orders.labels(wire.user, prompt.tags, ("user", "metadata"))
     return Order(
         route=prompt.route,
         model=served.check_name(wire.model),

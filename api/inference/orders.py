@@ -192,20 +192,24 @@ def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def labels(
-    end_user: str | None, tags: Mapping[str, str] | None
+    end_user: str | None,
+    tags: Mapping[str, str] | None,
+    named: tuple[str, str] = ("end_user", "tags"),
 ) -> tuple[str | None, dict[str, str] | None]:
-    """Validated attribution labels, which travel through to exports."""
+    """Validated attribution labels, which travel through to exports; `named` as a route does."""
+    user_field, tags_field = named
     if end_user is not None and not (end_user and _is_label(end_user)):
         raise InvalidRequest(
-            f"end_user has 1 to {LABEL_CHARS_MAX} characters, no control characters", "end_user"
+            f"{user_field} has 1 to {LABEL_CHARS_MAX} characters, no control characters", user_field
         )
     for key, value in (tags or {}).items():
         if not (key and _is_label(key) and _is_label(value)):
             raise InvalidRequest(
-                f"a tag has at most {LABEL_CHARS_MAX} characters, no control characters", "tags"
+                f"in {tags_field}, a text has at most {LABEL_CHARS_MAX} characters, no controls",
+                tags_field,
             )
     if tags is not None and len(tags) > TAGS_MAX:
-        raise InvalidRequest(f"at most {TAGS_MAX} tags", "tags")
+        raise InvalidRequest(f"{tags_field} has at most {TAGS_MAX} entries", tags_field)
     return end_user, dict(tags) if tags is not None else None
 
 

@@ -91,9 +91,10 @@ def _model(receipt: dict[str, Any]) -> str:
     engine = receipt["engine"]
     if engine is None:
         return str(receipt["model"]["name"])
+    threads = engine["thread_count"]
     return (
         f"{receipt['model']['name']} on {engine['device']}, {engine['backend']},"
-        f" {engine['instruction_set']}, {engine['thread_count']} threads"
+        f" {engine['instruction_set']}, {threads} {'thread' if threads == 1 else 'threads'}"
     )
 
 

@@ -18,12 +18,13 @@ from msgspec import Meta
 PAST_DAYS_MAX = 400
 FUTURE_S_MAX = 300
 TAGS_MAX = 16
-COUNT_MAX = 2**31 - 1
+# What is beyond belief of one request would let the sums of many pass an int64.
+COUNT_MAX = 10**8
 
 Text = Annotated[str, Meta(min_length=1, max_length=200)]
 ProjectId = Annotated[str, Meta(min_length=1, max_length=64)]
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
-Joules = Annotated[str, Meta(pattern=r"^[0-9]{1,10}(\.[0-9]{1,6})?$")]
+Joules = Annotated[str, Meta(pattern=r"^[0-9]{1,7}(\.[0-9]{1,6})?$")]
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 

@@ -257,6 +257,9 @@ def test_any_json_object_can_be_asked_for(sdk: openai.OpenAI, model: str) -> Non
         },
         {"tools": [{"type": "function", "function": {"name": "f"}}]},
         {"stream_options": {"include_usage": True}},
+        {"user": "a\x00"},
+        {"metadata": {"a": "\x00"}},
+        {"metadata": {str(number): "a" for number in range(17)}},
     ],
 )
 def test_an_option_we_cannot_honour_is_refused_by_name(

@@ -105,7 +105,9 @@ def test_a_prompt_asked_again_is_found_cached_and_answer_receipt_and_metrics_say
         first, second = (
             client.post("/generate", json=asked).raise_for_status().json() for _ in range(2)
         )
-        metrics = client.get("/metrics").raise_for_status().text
+        page = client.get("/metrics").raise_for_status()
+    assert page.headers["content-type"].count("charset") == 1
+    metrics = page.text
     assert first["output"] == second["output"]
     assert first["usage"]["cached_input_tokens"] == 0
     found = second["usage"]["cached_input_tokens"]
