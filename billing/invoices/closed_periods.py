@@ -135,32 +135,28 @@ def late_count(connection: Connection, tenant_id: str, label: str) -> int:
     return int(count or 0)
 
 
+_CHANGE = Prepared(
+    update(billing_periods).where(
+        billing_periods.c.tenant_id == bindparam("of_tenant"),
+        billing_periods.c.label == bindparam("of_label"),
+    )
+)
+
+
 def looked_at(connection: Connection, tenant_id: str, seen: Iterable[tuple[str, int]]) -> None:
     """Note up to which late count periods were billed."""
     for label, late in seen:
-        connection.execute(
-            update(billing_periods)
-            .where(billing_periods.c.tenant_id == tenant_id, billing_periods.c.label == label)
-            .values(late_billed=late)
-        )
+        _CHANGE.run(connection, {"of_tenant": tenant_id, "of_label": label, "late_billed": late})
 
 
 def close(connection: Connection, tenant_id: str, label: str, now_us: int) -> None:
     """Mark a period closed: its invoice stands, or there was nothing to bill."""
-    connection.execute(
-        update(billing_periods)
-        .where(billing_periods.c.tenant_id == tenant_id, billing_periods.c.label == label)
-        .values(closed_at_us=now_us)
-    )
+    _CHANGE.run(connection, {"of_tenant": tenant_id, "of_label": label, "closed_at_us": now_us})
 
 
 def reopen(connection: Connection, tenant_id: str, label: str) -> None:
     """Let a period be closed again, after its invoice was voided."""
-    connection.execute(
-        update(billing_periods)
-        .where(billing_periods.c.tenant_id == tenant_id, billing_periods.c.label == label)
-        .values(closed_at_us=None)
-    )
+    _CHANGE.run(connection, {"of_tenant": tenant_id, "of_label": label, "closed_at_us": None})
 
 
 def look_again(connection: Connection, tenant_id: str, label: str) -> None:

@@ -13,6 +13,7 @@ from billing.invoices.tables import invoice_lines, invoices
 from billing.ledger.accounts import lock_tenant
 from billing.money import plain
 from metering import clock
+from metering.prepared import Prepared
 
 
 def store(connection: Connection, draft: Draft) -> str:
@@ -42,32 +43,37 @@ def same(draft: Draft) -> tuple[Any, ...]:
     )
 
 
+_INVOICE = Prepared(invoices.insert())
+_LINE = Prepared(invoice_lines.insert())
+
+
 def insert(connection: Connection, draft: Draft) -> str:
     """Store a draft with its lines; its id."""
     invoice_id = f"inv_{uuid_utils.uuid7().hex}"
-    connection.execute(
-        invoices.insert().values(
-            id=invoice_id,
-            tenant_id=draft.tenant_id,
-            period=draft.period.label,
-            kind=draft.kind,
-            currency=draft.currency,
-            minor_nano=draft.minor_nano,
-            start_us=draft.period.start_us,
-            end_us=draft.period.end_us,
-            time_zone=draft.period.time_zone,
-            state="draft",
-            subtotal_minor=draft.subtotal_minor,
-            tax_minor=draft.tax_minor,
-            total_minor=draft.total_minor,
-            credit_minor=draft.credit_minor,
-            due_minor=draft.due_minor,
-            charges_nano=draft.charges_nano,
-            returned_nano=draft.returned_nano,
-            issuer=parties.to_text(draft.issuer),
-            customer=parties.to_text(draft.customer),
-            created_at_us=clock.now_us(),
-        )
+    _INVOICE.run(
+        connection,
+        {
+            "id": invoice_id,
+            "tenant_id": draft.tenant_id,
+            "period": draft.period.label,
+            "kind": draft.kind,
+            "currency": draft.currency,
+            "minor_nano": draft.minor_nano,
+            "start_us": draft.period.start_us,
+            "end_us": draft.period.end_us,
+            "time_zone": draft.period.time_zone,
+            "state": "draft",
+            "subtotal_minor": draft.subtotal_minor,
+            "tax_minor": draft.tax_minor,
+            "total_minor": draft.total_minor,
+            "credit_minor": draft.credit_minor,
+            "due_minor": draft.due_minor,
+            "charges_nano": draft.charges_nano,
+            "returned_nano": draft.returned_nano,
+            "issuer": parties.to_text(draft.issuer),
+            "customer": parties.to_text(draft.customer),
+            "created_at_us": clock.now_us(),
+        },
     )
     rows = [
         {
@@ -88,5 +94,5 @@ def insert(connection: Connection, draft: Draft) -> str:
         for number, line in enumerate(draft.lines)
     ]
     if rows:
-        connection.execute(invoice_lines.insert(), rows)
+        _LINE.run_each(connection, rows)
     return invoice_id

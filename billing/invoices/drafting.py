@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from sqlalchemy import Connection, case, func, select
+from sqlalchemy import Connection, bindparam, case, func, select
 
 from billing import catalogue
 from billing.errors import NoTariff
@@ -31,6 +31,7 @@ from billing.money import plain
 from billing.period_terms import PeriodPrice
 from billing.periods import Period
 from billing.tariffs import Tariff
+from metering.prepared import Prepared
 
 LINE_KINDS = ("usage", "adjustment", "period")
 UNBILLED_STATES = ("draft", "void")
@@ -165,15 +166,16 @@ def unbilled(
     )
 
 
+_STANDING = Prepared(
+    select(func.coalesce(func.sum(case((invoices.c.state == "void", 2), else_=1)), 0)).where(
+        invoices.c.tenant_id == bindparam("tenant_id"), invoices.c.state != "draft"
+    )
+)
+
+
 def standing(connection: Connection, tenant_id: str) -> int:
     """A count that grows with every invoice of the tenant that is issued or voided."""
-    weight = case((invoices.c.state == "void", 2), else_=1)
-    total = connection.scalar(
-        select(func.coalesce(func.sum(weight), 0)).where(
-            invoices.c.tenant_id == tenant_id, invoices.c.state != "draft"
-        )
-    )
-    return int(total or 0)
+    return int(_STANDING.one(connection, {"tenant_id": tenant_id})[0])
 
 
 def _drafted(  # noqa: PLR0917 - what an invoice is of, and how that is added up

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 
 from billing import notices
 from billing.errors import InvoiceConflict, InvoiceNotFound
@@ -20,9 +20,22 @@ from billing.invoices.tables import credit_notes, invoice_lines, invoice_payment
 from billing.ledger.accounts import lock_tenant
 from billing.notices import NoticeType
 from metering import clock
+from metering.prepared import Prepared
 
 DAY_US = 86_400 * 10**6
 OPEN_STATES = ("final", "uncollectible")
+_INVOICE = Prepared(select(invoices).where(invoices.c.id == bindparam("invoice_id")))
+_CHANGE = Prepared(update(invoices).where(invoices.c.id == bindparam("of_invoice")))
+_PAID = Prepared(
+    select(func.coalesce(func.sum(invoice_payments.c.amount_minor), 0)).where(
+        invoice_payments.c.invoice_id == bindparam("invoice_id")
+    )
+)
+_FORGIVEN = Prepared(
+    select(func.coalesce(func.sum(credit_notes.c.forgiven_minor), 0)).where(
+        credit_notes.c.invoice_id == bindparam("invoice_id")
+    )
+)
 _TOLD = {"paid": NoticeType.INVOICE_PAID, "void": NoticeType.INVOICE_VOIDED}
 
 
@@ -40,16 +53,16 @@ def issue(connection: Connection, draft: Draft) -> str:
     invoice_id = draft_rows.insert(connection, draft)
     now = clock.now_us()
     settled = draft.due_minor == 0
-    connection.execute(
-        update(invoices)
-        .where(invoices.c.id == invoice_id)
-        .values(
-            state="paid" if settled else "final",
-            number=numbers.take(connection, draft.issuer.series),
-            finalised_at_us=now,
-            due_at_us=now + draft.issuer.due_days * DAY_US,
-            resolved_at_us=now if settled else None,
-        )
+    _CHANGE.run(
+        connection,
+        {
+            "of_invoice": invoice_id,
+            "state": "paid" if settled else "final",
+            "number": numbers.take(connection, draft.issuer.series),
+            "finalised_at_us": now,
+            "due_at_us": now + draft.issuer.due_days * DAY_US,
+            "resolved_at_us": now if settled else None,
+        },
     )
     books.issued(connection, invoice_id, draft)
     told = [NoticeType.INVOICE_ISSUED, NoticeType.INVOICE_PAID][: 2 if settled else 1]
@@ -127,19 +140,14 @@ def remaining(connection: Connection, row: dict[str, Any]) -> int:
 
 def paid_minor(connection: Connection, invoice_id: str) -> int:
     """All payments of an invoice, less those taken back."""
-    total = connection.scalar(
-        select(func.coalesce(func.sum(invoice_payments.c.amount_minor), 0)).where(
-            invoice_payments.c.invoice_id == invoice_id
-        )
-    )
-    return int(total or 0)
+    return int(_PAID.one(connection, {"invoice_id": invoice_id})[0])
 
 
 def announce(
     connection: Connection, invoice_id: str, *kinds: NoticeType, cause: str = "", **more: str
 ) -> bool:
     """Tell the tenant what became of an invoice, once per cause; whether all of it is news."""
-    row = connection.execute(select(invoices).where(invoices.c.id == invoice_id)).mappings().one()
+    row = _INVOICE.one(connection, {"invoice_id": invoice_id})._asdict()
     minor = row["minor_nano"]
     data = {
         "invoice_id": invoice_id,
@@ -148,7 +156,7 @@ def announce(
         "state": row["state"],
         "total": format_minor(row["total_minor"], minor),
         "due": format_minor(row["due_minor"], minor),
-        "remaining": format_minor(remaining(connection, dict(row)), minor),
+        "remaining": format_minor(remaining(connection, row), minor),
         "currency": row["currency"],
         **more,
     }
@@ -167,20 +175,15 @@ def settle_if_nothing_is_left(connection: Connection, row: dict[str, Any]) -> No
 
 def covered_minor(connection: Connection, invoice_id: str) -> int:
     """What payments and credit notes have taken off what was due."""
-    forgiven = connection.scalar(
-        select(func.coalesce(func.sum(credit_notes.c.forgiven_minor), 0)).where(
-            credit_notes.c.invoice_id == invoice_id
-        )
-    )
-    return paid_minor(connection, invoice_id) + int(forgiven or 0)
+    forgiven = _FORGIVEN.one(connection, {"invoice_id": invoice_id})[0]
+    return paid_minor(connection, invoice_id) + int(forgiven)
 
 
 def resolve(connection: Connection, row: dict[str, Any], state: str) -> None:
     """Bring an invoice into the state it ends in, and tell its tenant."""
-    connection.execute(
-        update(invoices)
-        .where(invoices.c.id == row["id"])
-        .values(state=state, resolved_at_us=clock.now_us())
+    _CHANGE.run(
+        connection,
+        {"of_invoice": row["id"], "state": state, "resolved_at_us": clock.now_us()},
     )
     if (kind := _TOLD.get(state)) is not None:
         announce(connection, row["id"], kind)

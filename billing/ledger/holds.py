@@ -185,7 +185,7 @@ def settle(
     late = funding.draw(connection, request_id, purse, more)
     rest = funding.give_back(connection, request_id, covered - settled.posted_nano)
     booking = [
-        *_taken(hold, f"{request_id}/late_hold", late, event_time_us),
+        *_moves(hold, TransferKind.HOLD, f"{request_id}/late_hold", late, event_time_us),
         *(
             Transfer(
                 f"{request_id}/{name}",
@@ -208,7 +208,7 @@ def settle(
                 ),
             )
         ),
-        *_returned(hold, f"{request_id}/release", rest, event_time_us),
+        *_moves(hold, TransferKind.RELEASE, f"{request_id}/release", rest, event_time_us),
     ]
     post(connection, f"{request_id}/settlement", booking)
     budgets.settle(connection, request_id, settled.posted_nano)
@@ -303,12 +303,8 @@ _BOOKED = Prepared(
 def _settled_before(
     connection: Connection, request_id: str, charge_nano: int, fee_nano: int
 ) -> Settled | None:
-    booked = {
-        transfer_id.rpartition("/")[2]: amount
-        for transfer_id, amount in _BOOKED.rows(
-            connection, {"transaction_id": f"{request_id}/settlement"}
-        )
-    }
+    rows = _BOOKED.rows(connection, {"transaction_id": f"{request_id}/settlement"})
+    booked = {transfer_id.rpartition("/")[2]: amount for transfer_id, amount in rows}
     if not booked:
         return None
     paid, fee = booked.get("charge", 0), booked.get("review_fee", 0)
@@ -344,44 +340,27 @@ def _reserve(
     amount_nano: int,
 ) -> None:
     taken = funding.draw(connection, hold.request_id, purse, amount_nano)
-    post(connection, cause, _taken(hold, cause, taken, clock.now_us()))
+    post(connection, cause, _moves(hold, TransferKind.HOLD, cause, taken, clock.now_us()))
     budgets.reserve(connection, hold.request_id, limits, amount_nano)
 
 
-def _taken(hold: Hold, cause: str, parts: ByAccount, event_time_us: int) -> list[Transfer]:
-    return [
-        Transfer(
-            id=name,
-            kind=TransferKind.HOLD,
-            debit=hold.account(kind),
-            credit=hold.account(AccountKind.HOLDS),
-            amount_nano=amount,
-            event_time_us=event_time_us,
-            request_id=hold.request_id,
-        )
-        for name, kind, amount in funding.names(cause, parts)
-    ]
-
-
-def _returned(hold: Hold, cause: str, parts: ByAccount, event_time_us: int) -> list[Transfer]:
-    return [
-        Transfer(
-            id=name,
-            kind=TransferKind.RELEASE,
-            debit=hold.account(AccountKind.HOLDS),
-            credit=hold.account(kind),
-            amount_nano=amount,
-            event_time_us=event_time_us,
-            request_id=hold.request_id,
-        )
-        for name, kind, amount in funding.names(cause, parts)
-    ]
+def _moves(
+    hold: Hold, kind: TransferKind, cause: str, parts: ByAccount, event_time_us: int
+) -> list[Transfer]:
+    """From the accounts that pay into what is held, by HOLD; back to them, by RELEASE."""
+    held = hold.account(AccountKind.HOLDS)
+    moves = []
+    for name, account, amount in funding.names(cause, parts):
+        legs = (hold.account(account), held)
+        debit, credit = legs if kind is TransferKind.HOLD else reversed(legs)
+        moves.append(Transfer(name, kind, debit, credit, amount, event_time_us, hold.request_id))
+    return moves
 
 
 def _released(connection: Connection, hold: Hold, state: HoldState) -> Hold:
     cause = f"{hold.request_id}/{state}"
     rest = funding.give_back(connection, hold.request_id, hold.amount_nano)
-    post(connection, cause, _returned(hold, cause, rest, clock.now_us()))
+    post(connection, cause, _moves(hold, TransferKind.RELEASE, cause, rest, clock.now_us()))
     budgets.settle(connection, hold.request_id, 0)
     return _resolved(connection, hold, state, hold.amount_nano, 0)
 

@@ -44,6 +44,7 @@ def test_both_arms_do_the_work_and_the_books_of_one_of_them_agree(
         settings, ["one", "two"], concurrency=2, max_tokens=4, pairs=2, database_url=sqlite_url
     )
     assert min(found["bare_tokens_per_s"], found["metered_tokens_per_s"]) > 0
+    assert min(found["bare_cpu_ms_per_request"], found["metered_cpu_ms_per_request"]) > 0
     assert found["share_lost"] <= found["share_lost_95_upper"]
     database = open_database(sqlite_url)
     with snapshot(database) as connection:
