@@ -38,10 +38,14 @@ def rebuild(context: CliContext, tenant_id: str | None) -> None:
 def show(context: CliContext, *, tenant_id: str, width: str, days: int, as_json: bool) -> None:
     """Show a tenant's usage; buckets are UTC's, and those without any are absent."""
     import msgspec
+    from sqlalchemy import select
 
     from metering import clock, rollups
+    from metering.tables import tenants
 
     with context.transaction() as connection:
+        if connection.scalar(select(tenants.c.id).where(tenants.c.id == tenant_id)) is None:
+            raise click.ClickException(f"no tenant {tenant_id}")
         rollups.refresh(connection)
         now = clock.now_us()
         found = rollups.read(connection, tenant_id, width, now - days * 86_400 * 10**6, now + 1)

@@ -77,10 +77,12 @@ def define_budget(
 @click.pass_obj
 def list_budgets(context: CliContext, tenant_id: str, as_json: bool) -> None:
     """List the open budgets as they stand."""
+    from api import tenants
     from api.admin.spending_schemas import BudgetView
     from billing import budgets
 
     with context.transaction() as connection:
+        tenants.require(connection, tenant_id)
         found = budgets.standings(connection, tenant_id, clock.now_us())
     show_all(map(BudgetView.of, found), as_json)
 
@@ -174,10 +176,11 @@ def create_project(context: CliContext, tenant_id: str, name: str, as_json: bool
 @click.pass_obj
 def list_projects(context: CliContext, tenant_id: str, as_json: bool) -> None:
     """List a tenant's projects, archived ones too."""
-    from api import projects
+    from api import projects, tenants
     from api.admin.spending_schemas import ProjectView
 
     with context.transaction() as connection:
+        tenants.require(connection, tenant_id)
         found = projects.listing(connection, tenant_id)
     show_all(map(ProjectView.of, found), as_json)
 

@@ -74,10 +74,12 @@ def issue_grant(
 @click.pass_obj
 def list_grants(context: CliContext, tenant_id: str, as_json: bool) -> None:
     """List a tenant's grants, in the order in which they are spent."""
+    from api import tenants
     from api.admin.spending_schemas import GrantView
     from billing.ledger import grants
 
     with context.transaction() as connection:
+        tenants.require(connection, tenant_id)
         found = grants.listing(connection, tenant_id)
     show_all(map(GrantView.of, found), as_json)
 
@@ -144,10 +146,12 @@ def set_terms(
 @click.pass_obj
 def show_terms(context: CliContext, tenant_id: str, as_json: bool) -> None:
     """Show a tenant's terms."""
+    from api import tenants
     from api.admin.spending_schemas import TermsView
     from billing.ledger import terms
 
     with context.transaction() as connection:
+        tenants.require(connection, tenant_id)
         found = terms.terms_of(connection, tenant_id)
     show(TermsView.of(tenant_id, found), as_json)
 

@@ -327,7 +327,9 @@ def _text(found: Invoice) -> str:
     from billing.invoices import wording
 
     row = found.row
-    out = [f"{wording.title(found)}: {found.customer.name}, {wording.period(found)}, {row.state}"]
+    out = [f"{wording.title(found)}: {found.customer.name}, {wording.period(found)}"]
+    if row.number is not None:  # else the title says how it stands
+        out[0] += f", {row.state}"
     out += [
         f"  {wording.description(line, found):<52} {line.quantity:>16} {line.unit:<14} "
         f"{wording.amount(found, line.amount_minor):>12}"

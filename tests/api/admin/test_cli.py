@@ -129,6 +129,12 @@ def test_every_change_is_in_the_audit_log(terminal: Terminal) -> None:
         (("tenant", "suspend", "ten_nobody"), NotFound),
         (("key", "create", "--role", "owner", "--name", "n"), InvalidParameter),
         (("key", "revoke", "key_nobody"), NotFound),
+        (("key", "list", "--tenant", "ten_nobody"), NotFound),
+        (("budget", "list", "ten_nobody"), NotFound),
+        (("project", "list", "ten_nobody"), NotFound),
+        (("grant", "list", "ten_nobody"), NotFound),
+        (("terms", "show", "ten_nobody"), NotFound),
+        (("usage", "show", "ten_nobody"), SystemExit),
     ],
 )
 def test_what_makes_no_sense_fails_and_changes_nothing(
