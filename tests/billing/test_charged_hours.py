@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from invoice_world import Month, at, priced
 from sqlalchemy import Engine, insert, select, update
+from sqlalchemy.exc import DBAPIError
 
 from billing import charged_hours, queries
 from billing.charged_tables import charged_hours as hours_table
@@ -83,7 +85,9 @@ def test_days_and_months_are_what_the_lines_come_to_whatever_was_counted(
     holds()
 
 
-def add_line(database: Engine, number: int, at_us: int, component: str, price: str) -> None:
+def add_line(
+    database: Engine, number: int, at_us: int, component: str, price: str, quantity: str = "1.5"
+) -> None:
     with transaction(database) as connection:
         add_request(connection, f"req_{number}")
         charged_hours.touch(connection, "ten_1", at_us)
@@ -95,7 +99,7 @@ def add_line(database: Engine, number: int, at_us: int, component: str, price: s
                 tariff_version_id="test@1",
                 component=component,
                 detail="",
-                quantity="1.5",
+                quantity=quantity,
                 unit="tokens",
                 unit_price=price,
                 amount_nano=number + 1,
@@ -130,6 +134,23 @@ def add_line(database: Engine, number: int, at_us: int, component: str, price: s
                 created_at_us=at_us,
             )
         )
+
+
+def test_a_tenant_whose_hour_cannot_be_added_up_keeps_no_other_waiting(database: Engine) -> None:
+    with transaction(database) as connection:
+        for tenant_id in ("ten_1", "ten_2"):
+            add_tenant(connection, tenant_id, pays=priced())
+            charged_hours.touch(connection, tenant_id, START_US)
+    for number in range(2):
+        add_line(database, number, START_US, "input", "1", quantity="9" * 13)
+    counted, tries = 0, 64
+    while not counted and tries:
+        tries -= 1
+        with suppress(DBAPIError):
+            counted = charged_hours.count(database, START_US + 10**13)
+    with snapshot(database) as connection:
+        waiting = select(hours_table.c.tenant_id).where(hours_table.c.is_counted.is_(False))
+        assert (counted, connection.scalars(waiting).all()) == (1, ["ten_1"])
 
 
 @pytest.fixture
