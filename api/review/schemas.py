@@ -185,9 +185,14 @@ class ReviewerAccountView(msgspec.Struct, frozen=True):
 class PayoutRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A payment that was made to a reviewer, to be booked once for its reference."""
 
-    reviewer_id: Annotated[str, Meta(max_length=64)]
+    reviewer_id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,64}$")]
     reference: Annotated[
-        str, Meta(min_length=1, max_length=100, description="The bank's, or your own; unique")
+        str,
+        Meta(
+            max_length=100,
+            pattern=r"^[^\x00-\x1f\x7f]+$",
+            description="The bank's, or your own; unique",
+        ),
     ]
     amount: Amount | None = None  # null: all that is due
     currency: Currency = "USD"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from typing import Annotated, Literal
 
 import msgspec
@@ -9,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api import bodies
+from api.admin.retention_routes import ErasureRequest
 from api.errors import InvalidBody
+from api.review.schemas import PayoutRequest
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):
@@ -70,3 +73,17 @@ def test_no_bytes_raise_anything_else(body: bytes) -> None:
 def test_deep_nesting_in_a_free_field_is_refused() -> None:
     with pytest.raises(InvalidBody):
         bodies.decode(b"[" * 100_000 + b"]" * 100_000, list)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (ErasureRequest, {"end_user": "a\x00b"}),
+        (ErasureRequest, {"end_user": ""}),
+        (PayoutRequest, {"reviewer_id": "a\x00b", "reference": "1"}),
+        (PayoutRequest, {"reviewer_id": "key_1", "reference": "a\x00b"}),
+    ],
+)
+def test_a_text_that_no_database_takes_is_refused(kind: type[object], body: object) -> None:
+    with pytest.raises(InvalidBody):
+        bodies.decode(json.dumps(body).encode(), kind)
