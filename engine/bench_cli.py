@@ -55,6 +55,13 @@ EXISTING = click.Path(dir_okay=False, exists=True, path_type=Path)
     show_default=True,
     help="The concurrencies at which each category runs alone; at others they are mixed.",
 )
+@click.option(
+    "--waves",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Prompts of a mixture for each place: with more than one, only full batches count.",
+)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
 @click.option(
     "--within",
@@ -127,7 +134,7 @@ def _compare(home: Path, path: Path, concurrencies: list[int], options: dict[str
     variants = _names(chosen, [name for name in VARIANTS if name], "--variants")
     by_category = _numbers(options["by_category"], "--by-category")
     asks = _asks(path, options)
-    cells = cells_of(asks, concurrencies, by_category)
+    cells = cells_of(asks, concurrencies, by_category, options["waves"])
     config = _roomy(
         engine_config(options, max_running=max(concurrencies)), cells, options["max_new_tokens"]
     )

@@ -13,7 +13,6 @@ from engine.bench.records import Ask, Run, Workload
 from engine.bench.statistics import Figures, agreement, figures, of_category, prefill_rate, ratio
 
 WARMTH_TOKENS = 16
-WAVES = 3  # prompts for each place in a batch
 
 
 class Engine(Protocol):
@@ -73,12 +72,12 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def cells_of(
-    asks: Sequence[Ask], concurrencies: Sequence[int], by_category: Sequence[int]
+    asks: Sequence[Ask], concurrencies: Sequence[int], by_category: Sequence[int], waves: int = 1
 ) -> list[Cell]:
     """Lay out the workloads: one per category at the concurrencies `by_category`, else a mixture.
 
-    A mixture takes from each category in turn. Where several prompts run at once there are `WAVES`
-    times as many in all, so that the batch stays full; too few are repeated under new ids.
+    A mixture takes from each category in turn, `waves` prompts for each place of the batch. Too few
+    are repeated under new ids.
     """
     groups: dict[str, list[Ask]] = {}
     for ask in asks:
@@ -87,7 +86,7 @@ def cells_of(
     for concurrency in concurrencies:
         if concurrency in by_category or len(groups) == 1:
             cells += [
-                Cell(concurrency, category, _enough(group, _least(concurrency)))
+                Cell(concurrency, category, _enough(group, waves * concurrency))
                 for category, group in groups.items()
             ]
         else:
@@ -98,7 +97,7 @@ def cells_of(
                 for group in groups.values()
                 if index < len(group)
             ]
-            least = _least(concurrency)
+            least = waves * concurrency
             cells.append(Cell(concurrency, None, _enough(mixed, least)[:least]))
     return cells
 
@@ -133,7 +132,13 @@ def play(
                 if not arm.takes(cell):
                     continue
                 workload = Workload(
-                    cell.asks, cell.concurrency, max_tokens, temperature, seed, arm.variant
+                    cell.asks,
+                    cell.concurrency,
+                    max_tokens,
+                    temperature,
+                    seed,
+                    arm.variant,
+                    sustained=len(cell.asks) > cell.concurrency,
                 )
                 run = arm.engine.run(workload)
                 played.runs[arm.name][index].append(run)
@@ -226,11 +231,6 @@ def _identical(played: Played) -> bool:
         if len(said) > 1:
             return False
     return True
-
-
-def _least(concurrency: int) -> int:
-    """Return how many prompts a workload needs at least."""
-    return concurrency if concurrency == 1 else WAVES * concurrency
 
 
 def _enough(asks: Sequence[Ask], count: int) -> tuple[Ask, ...]:

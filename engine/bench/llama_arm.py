@@ -123,7 +123,7 @@ class LlamaArm:
         places = list(range(workload.concurrency))
         running: list[_Sequence] = []
         answers: dict[str, Answer] = {}
-        batch, steps = _Batch(self._llama, BATCH_TOKENS), StepLog(workload.concurrency)
+        batch, steps = _Batch(self._llama, BATCH_TOKENS), StepLog.of(workload)
         began = time.perf_counter()
         while waiting or running:
             started = time.perf_counter()
@@ -171,7 +171,7 @@ class LlamaArm:
             verbose=False,
         )
         began = time.perf_counter()
-        answers, steps, decode_ms, decode_tokens = [], StepLog(1), 0.0, 0
+        answers, steps, decode_ms, decode_tokens = [], StepLog(), 0.0, 0
         for ask in workload.asks:
             model.reset()
             sequence = _Sequence(ask, 0, time.perf_counter())

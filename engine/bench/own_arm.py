@@ -70,7 +70,7 @@ class OwnArm:
 
 
 def _played(loop: DecodeLoop, workload: Workload) -> Run:
-    steps = StepLog(workload.concurrency)
+    steps = StepLog.of(workload)
     handed_over_ns: dict[str, int] = {}
     first_token_ns: dict[str, int] = {}
 

@@ -7,6 +7,7 @@ monotonic clock, as seen by the loop that drives the arm.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -42,6 +43,7 @@ class Workload(msgspec.Struct, frozen=True, tag="run"):
     temperature: float = 0.0
     seed: int = 0
     variant: str = ""  # of the arm: see `engine.bench.variants`
+    sustained: bool = False  # more prompts than places: how the batch empties is left out
 
 
 class Windows(msgspec.Struct, frozen=True, tag="score"):
@@ -70,10 +72,10 @@ class Opened(msgspec.Struct, frozen=True, tag="opened"):
 class Run(msgspec.Struct, frozen=True, tag="ran"):
     """A workload done.
 
-    A step that computed prompt tokens is a prefill step, whatever else it computed; of the others,
-    those of a full batch are decode steps. So prompts of others in the batch slow nobody's decoding
-    on paper, nor does it count how a batch empties when no more prompts wait: who ends first would
-    leave the others to a batch that costs nearly as much.
+    A step that computed prompt tokens is a prefill step, whatever else it computed; the others are
+    decode steps. So prompts of others in the batch slow nobody's decoding on paper. Of a sustained
+    workload only steps of a full batch count as decode steps, if there are any: when no more
+    prompts wait, who ends first leaves the others to a batch that costs nearly as much.
     """
 
     answers: tuple[Answer, ...]
@@ -108,15 +110,25 @@ Request = Workload | Windows
 Reply = Opened | Run | Scored | Failed
 
 
+class _Step(NamedTuple):
+    requests: int
+    elapsed_ms: float
+    emitted_tokens: int
+
+
 @dataclass(slots=True)
 class StepLog:
-    """Adds up the steps of one workload while it runs, `concurrency` requests at a time."""
+    """Adds up the steps of one workload while it runs."""
 
-    concurrency: int
+    full: int = 0  # requests of the least batch whose steps count as decode steps, if there are any
     prefill_tokens: int = 0
     prefill_ms: float = 0.0
-    decode_tokens: int = 0
-    step_ms: list[float] = field(default_factory=list)
+    _others: list[_Step] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, workload: Workload) -> StepLog:
+        """Return an empty log for a workload."""
+        return cls(workload.concurrency if workload.sustained else 0)
 
     def take(
         self, elapsed_ms: float, *, requests: int, prompt_tokens: int, emitted_tokens: int
@@ -125,20 +137,21 @@ class StepLog:
         if prompt_tokens:
             self.prefill_tokens += prompt_tokens
             self.prefill_ms += elapsed_ms
-        elif requests == self.concurrency:
-            self.decode_tokens += emitted_tokens
-            self.step_ms.append(elapsed_ms)
+        else:
+            self._others.append(_Step(requests, elapsed_ms, emitted_tokens))
 
     def run(self, answers: tuple[Answer, ...], elapsed_ms: float) -> Run:
         """Return the workload's record."""
+        full = [step for step in self._others if step.requests >= self.full]
+        steps = full or self._others
         return Run(
             answers=answers,
             elapsed_ms=elapsed_ms,
             prefill_tokens=self.prefill_tokens,
             prefill_ms=self.prefill_ms,
-            decode_tokens=self.decode_tokens,
-            decode_ms=sum(self.step_ms),
-            step_ms=tuple(self.step_ms),
+            decode_tokens=sum(step.emitted_tokens for step in steps),
+            decode_ms=sum(step.elapsed_ms for step in steps),
+            step_ms=tuple(step.elapsed_ms for step in steps),
             peak_memory_bytes=peak_memory_bytes(),
         )
 

@@ -54,7 +54,7 @@ class TransformersArm:
     @torch.inference_mode()
     def run(self, workload: Workload) -> Run:
         """Continue the prompts, a batch of `concurrency` after the other."""
-        steps, answers = StepLog(workload.concurrency), []
+        steps, answers = StepLog.of(workload), []
         generator = torch.Generator().manual_seed(workload.seed)
         began = time.perf_counter()
         for first in range(0, len(workload.asks), workload.concurrency):

@@ -57,8 +57,7 @@ def test_variants_take_turns_and_say_the_same(home: Path, tmp_path: Path) -> Non
     assert by_arm["verifier-only"]["mean_accepted_length"] == 1.0
     assert by_arm["verifier-only"]["rejection_rate"] is None
     mixed = document["settings"]["cells"][-1]
-    assert mixed["prompts"][:3] == ["p0", "p1", "p0#2"]
-    assert len(mixed["prompts"]) == 3 * 3
+    assert mixed["prompts"] == ["p0", "p1", "p0#2"]
     assert "all arms of ours said the same tokens" in result.stdout
     assert "<svg" in chart.read_text()
 

@@ -27,21 +27,20 @@ def compare(
     return compared(played, greedy=True)
 
 
-def test_categories_run_alone_or_mixed_in_turn_with_enough_prompts_to_keep_a_batch_full() -> None:
+def test_categories_run_alone_or_mixed_in_turn_and_a_batch_is_always_full() -> None:
     asks = [ask("c1"), ask("c2"), ask("m1", "maths")]
-    cells = cells_of(asks, [1, 2], [1])
+    cells = cells_of(asks, [1, 4], [1])
     assert [(cell.concurrency, cell.category) for cell in cells] == [
         (1, "code"),
         (1, "maths"),
-        (2, None),
+        (4, None),
     ]
-    names = [each.id for each in cells[2].asks]
-    assert names == ["c1", "m1", "c2", "c1#2", "m1#2", "c2#2"]
-    many = [ask(f"c{number}") for number in range(9)] + asks[2:]
-    [mixed] = cells_of(many, [2], [1])
-    assert [each.id for each in mixed.asks] == ["c0", "m1", "c1", "c2", "c3", "c4"]
+    assert [each.id for each in cells[2].asks] == ["c1", "m1", "c2", "c1#2"]
+    assert [each.id for each in cells_of(asks, [2], [1])[0].asks] == ["c1", "m1"]
     [only] = cells_of(asks[:2], [4], [1])
-    assert (only.category, len(only.asks)) == ("code", 3 * 4)
+    assert (only.category, len(only.asks)) == ("code", 4)
+    [sustained] = cells_of(asks, [2], [1], waves=2)
+    assert [each.id for each in sustained.asks] == ["c1", "m1", "c2", "c1#2"]
 
 
 def test_every_arm_does_every_workload_once_a_round_and_none_is_always_first() -> None:
