@@ -13,17 +13,17 @@ from dataclasses import dataclass
 _MEMORY = 64.0  # drafted blocks after which two thirds of a sum are forgotten
 _TRIAL = 16.0  # blocks at par that every trial begins with
 _LEAST = 0.99  # plain time over time spent, below which it does not pay
-_PAUSE, _LONGEST_PAUSE = 8, 256  # steps
+_PAUSE, _LONGEST_PAUSE = 8, 512  # steps
 
 
 @dataclass(slots=True)
 class _Load:
     """The sums of one size of load."""
 
+    pause: int  # the next one's length
     blocks: float = 0.0  # of this trial
     plain_ms: float = 0.0
     spent_ms: float = 0.0
-    pause: int = _PAUSE  # the next one's length
     waiting: int = 0  # steps left of this one
 
 
@@ -54,7 +54,15 @@ class Asking:
             load.waiting, load.blocks = load.pause, 0.0
             load.pause = min(2 * load.pause, _LONGEST_PAUSE)
         elif load.blocks >= _MEMORY:
-            load.pause = _PAUSE
+            load.pause = _first_pause(draws)
 
     def _load(self, draws: int) -> _Load:
-        return self._loads.setdefault(draws.bit_length(), _Load())
+        load = self._loads.get(draws.bit_length())
+        if load is None:
+            load = self._loads[draws.bit_length()] = _Load(_first_pause(draws))
+        return load
+
+
+def _first_pause(draws: int) -> int:
+    """The more requests a step asks for, the more it tells, and the more it costs to ask again."""
+    return _PAUSE * max(1, draws // 2)
