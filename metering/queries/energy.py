@@ -70,7 +70,10 @@ class RanOn(msgspec.Struct, frozen=True):
 
 
 def ran_on(connection: Connection, replica: str, newest: int) -> list[RanOn]:
-    """The newest requests admitted to a replica that completed, in the order of their ends."""
+    """The newest requests admitted to a replica that completed, in the order of their ends.
+
+    What another release wrote in another shape is left out.
+    """
     rows = connection.execute(
         select(requests.c.engine, request_summaries.c.body, request_summaries.c.ended_at_us)
         .join(request_summaries, request_summaries.c.request_id == requests.c.id)
@@ -84,7 +87,10 @@ def ran_on(connection: Connection, replica: str, newest: int) -> list[RanOn]:
     ).all()
     found = []
     for row in sorted(rows, key=lambda row: row.ended_at_us):
-        taken = msgspec.json.decode(row.body, type=_Taken)
-        engine = msgspec.json.decode(row.engine, type=EngineInfo)
+        try:
+            taken = msgspec.json.decode(row.body, type=_Taken)
+            engine = msgspec.json.decode(row.engine, type=EngineInfo)
+        except msgspec.ValidationError:
+            continue  # as another release wrote it: nothing that this engine took
         found.append(RanOn(engine, taken.energy, taken.output_tokens))
     return found

@@ -170,11 +170,13 @@ def _figures_outlive_a_gateway(gateway: MeteredReplicas) -> None:
         assert (figure.basis, figure.samples) == (known.basis, min(known.samples, RECALLED))
         assert figure.uj_per_token == pytest.approx(known.uj_per_token, rel=1e-3)
     wider = func.replace(requests.c.engine, '"thread_count":1', '"thread_count":2')
-    with transaction(gateway.database) as connection:
-        connection.execute(update(requests).values(engine=wider).where(requests.c.replica == "eco"))
-    found = recalled()
-    assert found["eco"] is None
-    assert found["fast"] is not None
+    for other in (wider, "{}"):  # as another release may have written it
+        with transaction(gateway.database) as connection:
+            of_eco = update(requests).where(requests.c.replica == "eco")
+            connection.execute(of_eco.values(engine=other))
+        found = recalled()
+        assert found["eco"] is None
+        assert found["fast"] is not None
 
 
 def test_with_one_replica_there_is_nothing_to_choose(gateway: Gateway, tenant: Tenant) -> None:
