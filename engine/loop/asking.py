@@ -65,4 +65,4 @@ class Asking:
 
 def _first_pause(draws: int) -> int:
     """The more requests a step asks for, the more it tells, and the more it costs to ask again."""
-    return _PAUSE * max(1, draws // 2)
+    return min(_PAUSE * max(1, draws // 2), _LONGEST_PAUSE)

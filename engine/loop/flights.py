@@ -97,7 +97,7 @@ class Flight:
         return self.session
 
     def tell(self, *, drafted: bool) -> None:
-        """Tell the session what was drawn since it was last told: nothing, usually, or a step's."""
+        """Tell the session, if there is one, what was drawn since it was last told."""
         tokens = self.sequence.tokens
         if self.session is not None and self.told < len(tokens):
             self.session.extend(tokens[self.told :], drafted=drafted)

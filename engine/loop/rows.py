@@ -119,7 +119,7 @@ def _tail(slots: NDArray[np.int64], pending: int, tree: TokenTree | None) -> NDA
     if len(slots) == 1:
         return slots.reshape(1, 1)
     width = pending + (tree.depth if tree else 0)
-    if pending == 1 and tree:  # a few short rows: lists take half as long as arrays
+    if pending == 1 and tree:  # a few short rows, for which lists are faster than arrays
         paths: list[list[int]] = []
         for slot, parent in zip(slots.tolist(), tree.parents, strict=True):
             paths.append([*paths[parent], slot] if paths else [slot])
