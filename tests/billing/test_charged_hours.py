@@ -141,8 +141,8 @@ def test_a_tenant_whose_hour_cannot_be_added_up_keeps_no_other_waiting(database:
         for tenant_id in ("ten_1", "ten_2"):
             add_tenant(connection, tenant_id, pays=priced())
             charged_hours.touch(connection, tenant_id, START_US)
-    for number in range(2):
-        add_line(database, number, START_US, "input", "1", quantity="9" * 13)
+    for number in range(10):  # each is an int64 of millionths; their sum is none
+        add_line(database, number, START_US, "input", "1", quantity="9" * 12)
     counted, tries = 0, 64
     while not counted and tries:
         tries -= 1
