@@ -1,4 +1,4 @@
-"""`POST /generate`, `GET /generations/{id}` and `POST /generations/{id}/audit`."""
+"""`POST /generate`, and of `/generations/{id}` the answer, its trace and its audit."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from api.bodies import StrictBody
 from api.error_reports import documented, report
 from api.errors import AuditBusy, Forbidden, InvalidParameter, NotFound, NotSettled, Unauthenticated
 from api.gateway import Gateway, Live
-from api.inference import orders, replies
+from api.inference import orders, replies, traces
 from api.inference.audits import AuditDesk
 from api.inference.event_stream import KEEPALIVE, EventStream, sse
 from api.inference.generations import block_view, read
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order, ServedModel
-from api.inference.schemas import GenerateRequest, GenerationView
+from api.inference.schemas import GenerateRequest, GenerationView, TraceView
 from api.schemas import PathId
 from billing import receipt_audit
 from billing.errors import CannotAudit
@@ -103,6 +103,27 @@ def generation(
     """The generation with its receipt and adjustments. Reading never bills."""
     with snapshot(database) as connection:
         return read(connection, principal.tenant_id, generation_id)
+
+
+@get(
+    "/generations/{generation_id:str}/trace",
+    summary="Read how an answer was generated",
+    guards=[requires(Scope.READ_CONTENT)],
+    tags=["inference"],
+    responses=documented(InvalidParameter, Unauthenticated, Forbidden, NotFound),
+    sync_to_thread=True,
+)
+def generation_trace(
+    principal: NamedDependency[Principal],
+    database: NamedDependency[Database],
+    generation_id: PathId,
+) -> TraceView:
+    """Step by step: what was prefilled, drafted, verified and accepted, and how sure the model was.
+
+    A request that runs has the steps that are committed.
+    """
+    with snapshot(database) as connection:
+        return traces.read(connection, principal.tenant_id, generation_id)
 
 
 @post(

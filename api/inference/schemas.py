@@ -217,3 +217,53 @@ class BlockView(msgspec.Struct, frozen=True):
     accepted_tokens: int
     drafted_depth: int
     logprobs: list[TokenView] | None  # null where they were not asked for
+
+
+class TraceTokenView(msgspec.Struct, frozen=True):
+    """How sure the raw verifier was where it drew a token, in nats; null: not finite."""
+
+    logprob: str | None
+    entropy: str | None
+    forced: bool
+
+
+class TraceBlockView(msgspec.Struct, frozen=True):
+    """One step of a request: what it drafted, verified and accepted, and the block it emitted.
+
+    `ended_us` counts from admission. `step_us` is how long the step took, with all requests that
+    shared it; what was computed is this request's own. `anchor` is the index of the accepted token
+    at which the verifier was surest. `text` is null while the request runs, and while its answer is
+    withheld.
+    """
+
+    index: int
+    ended_us: int
+    step_us: int
+    prefill_tokens: int  # prompt rows computed in this step
+    recomputed_tokens: int  # rows computed again after a preemption
+    drafted_nodes: int
+    drafted_depth: int
+    verified_nodes: int
+    keys_read: int
+    accepted_tokens: int
+    cached_tokens: int
+    anchor: int | None
+    withheld_tokens: int
+    text: str | None
+    tokens: list[TraceTokenView]
+
+
+class TraceView(msgspec.Struct, frozen=True):
+    """How a request was answered, step by step. Times are microseconds since its admission.
+
+    `blocks` is null once their detail was compacted.
+    """
+
+    id: str
+    status: str
+    finish_reason: str | None
+    input_tokens: int
+    cached_input_tokens: int | None  # of the input, found computed; null with `blocks`
+    first_block_us: int | None
+    ended_us: int | None
+    blocks: list[TraceBlockView] | None
