@@ -13,6 +13,7 @@ from api.inference.schemas import (
     Energy,
     JsonSchema,
     LogitBias,
+    MaxJoules,
     OccurrencePenalty,
     RepetitionPenalty,
     TopLogprobs,
@@ -102,6 +103,7 @@ class CompletionParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     draft: bool | None = None
     max_cost: Amount | None = None
     energy: Energy | None = None
+    max_joules: MaxJoules | None = None
     n: Annotated[int, Meta(ge=1, le=CHOICES_MAX)] | None = None
 
     def refused(self) -> dict[str, Any]:

@@ -159,7 +159,6 @@ def _auditable(database: Database, tenant_id: str | None, request_id: str) -> st
 
 def read_order(served: ServedModel, wire: GenerateRequest) -> Order:
     """The order that a body states; raises InvalidRequest naming what can't be honoured."""
-    orders.refuse_unsupported({"max_joules": wire.max_joules})
     messages = None if wire.messages is None else msgspec.to_builtins(wire.messages)
     prompt, input_ids = orders.encode_prompt(served, wire.prompt, messages)
     end_user, tags = orders.labels(wire.end_user, wire.tags)
@@ -191,6 +190,7 @@ def read_order(served: ServedModel, wire: GenerateRequest) -> Order:
         top_logprobs=wire.top_logprobs,
         json_schema=orders.schema(served, wire.json_schema, "json_schema"),
         energy=wire.energy,
+        max_energy_uj=orders.energy_limit(wire.max_joules),
     )
 
 

@@ -67,6 +67,13 @@ TopLogprobs: TypeAlias = Annotated[
         "it: the model's own, before penalties, biases, schema and temperature",
     ),
 ]
+MaxJoules: TypeAlias = Annotated[
+    str,
+    Meta(
+        description="Decimal, in tenths of a joule. The answer ends, as for a budget, with the "
+        "last block before it was known to have taken as much; what was under way then comes on top"
+    ),
+]
 Energy: TypeAlias = Annotated[
     Literal["green"],
     Meta(
@@ -102,7 +109,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deadline_ms: int | None = None
     end_user: str | None = None
     tags: dict[str, str] | None = None
-    max_joules: str | None = None
+    max_joules: MaxJoules | None = None
     energy: Energy | None = None
 
 

@@ -122,6 +122,10 @@ def test_green_requests_go_to_the_replica_whose_tokens_took_the_least(
         fast = gateway.replicas.of("fast")
         with pytest.raises(SharedMeter, match="GPU-eco"):
             gateway.replicas.attach(fast, meter, fast.engine.info)
+        for each in gateway.replicas:  # unmetered ones have no device in common
+            unmetered = open_meter(EnergySettings(source="none"), 1)
+            gateway.replicas.attach(each, unmetered, each.engine.info)
+            assert each.devices == ()
         for each in gateway.replicas:
             each.engine.close()
             each.recorder.close()  # the books are complete

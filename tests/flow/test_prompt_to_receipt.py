@@ -157,7 +157,8 @@ def test_a_trace_shows_every_step_of_a_request_to_its_tenant_alone(
     assert blocks[0]["prefill_tokens"] == usage["input_tokens"] - usage["cached_input_tokens"]
     assert not any(block["prefill_tokens"] for block in blocks[1:])
     ended = [block["ended_us"] for block in blocks]
-    assert 0 < trace["first_block_us"] == ended[0] and ended == sorted(ended)
+    assert 0 < trace["first_block_us"] == ended[0]
+    assert ended == sorted(ended)
     assert ended[-1] <= trace["ended_us"]
     scores = [Decimal(token["logprob"]) for block in blocks for token in block["tokens"]]
     assert sum(scores) == Decimal(answer["confidence"]["sum_logprob"])
