@@ -51,6 +51,9 @@ def test_a_prompt_becomes_a_charge_and_its_review_moves_a_fee(
         expect(finance.page.locator("#receipt-valid")).to_be_visible()
         total = finance.page.locator("#receipt-total").inner_text()
         assert total.split()[0].rstrip("0") == str(answer["cost"]).rstrip("0")
+        finance.page.get_by_text("Show every step").click()
+        steps = finance.page.locator("#trace tbody tr")
+        expect(steps).to_have_count(answer["receipt"]["receipt"]["output"]["blocks"])
 
     # Then the operator finds the item, resolves it, and the fee has moved
     with open_tab(chromium) as tab:
