@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -100,4 +99,4 @@ def test_measured_joules_are_signed_and_billed(gateway: Gateway) -> None:
         )
     ]
     assert meter_uj * 1000 / lasted_ns == pytest.approx(500, rel=0.25)
-    assert json.loads(home.dflash("reconcile", "--json").stdout)["differences"] == []
+    home.assert_reconciled()

@@ -123,7 +123,7 @@ def test_engine_events_rated_lines_and_ledger_agree(gateway: Gateway, tenant: Te
     with gateway.client(tenant.key) as client:
         for seed in range(5):
             client.post("/generate", json={**PROMPT, "seed": seed}).raise_for_status()
-    gateway.home.dflash("reconcile")
+    gateway.home.assert_reconciled()
 
 
 @pytest.mark.parametrize("tariff", ["token", "semantic", "confidence", "energy"])

@@ -29,8 +29,9 @@ from api.roles import Role
 from billing import catalogue
 from billing.ledger import credits
 from billing.money import parse_nano
+from billing.reconciliation import reconcile
 from metering.clock import now_us
-from metering.database import open_database, transaction
+from metering.database import open_database, snapshot, transaction
 
 START_TIMEOUT_S = 60.0
 ADDRESS = re.compile(rb"Uvicorn running on (http://[0-9.]+:[0-9]+)")
@@ -85,6 +86,15 @@ class GatewayHome:
         """Run a command with `--json` and read its last line."""
         line = self.dflash(*arguments, "--json").stdout.strip().splitlines()[-1]
         return dict(json.loads(line))
+
+    def assert_reconciled(self) -> None:
+        """All books agree, by what `dflash reconcile` runs; a process for it takes two seconds."""
+        database = open_database(self.resolved_database_url)
+        try:
+            with snapshot(database) as connection:
+                assert reconcile(connection).differences == ()
+        finally:
+            database.dispose()
 
     @contextmanager
     def running(self) -> Iterator[Gateway]:
