@@ -23,7 +23,7 @@ GLIBC_MIN = (2, 35)
 _KERNEL = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-def environment(given: Mapping[str, str]) -> dict[str, str]:
+def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What to start a process with so that its objects lie in huge pages. Changes nothing.
 
     As given where an allocator has been chosen (`PYTHONMALLOC`) or the system has no huge pages.
@@ -43,7 +43,7 @@ def restart() -> None:
 
     Call it before anything else: what is buffered is lost, and what was loaded is loaded again.
     """
-    wanted = environment(os.environ)
+    wanted = environment()
     if wanted != dict(os.environ):
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], wanted)  # noqa: S606 -- itself
 

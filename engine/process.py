@@ -6,7 +6,6 @@ and is replaced, under a new `engine_epoch`. This side imports no torch.
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -389,6 +388,6 @@ def _spawn() -> tuple[subprocess.Popen[bytes], wire.Channel, wire.Channel]:
             [sys.executable, "-P", "-m", "engine.worker", *map(str, theirs)],
             pass_fds=theirs,
             stdin=subprocess.DEVNULL,
-            env=huge_pages.environment(os.environ),
+            env=huge_pages.environment(),
         )
     return process, wire.Channel(control), wire.Channel(steps)
