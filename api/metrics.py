@@ -82,11 +82,19 @@ class GatewayCollector(Collector):
         states = self._gateway.engine_states()
         labels = ["replica"] if len(states) > 1 else []
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        costs = GaugeMetricFamily(
+            "dflash_step_cost_ms", "A step by its rows, as timed at start", labels=[*labels, "rows"]
+        )
         for state in states:
-            for kind, name, value, text in _figures(state.stats) if state.stats else ():
+            if state.stats is None:
+                continue
+            whose = [state.replica] if labels else []
+            for kind, name, value, text in _figures(state.stats):
                 family = families.setdefault(name, kind(f"dflash_{name}", text, labels=labels))
-                family.add_metric([state.replica] if labels else [], value)
-        yield from families.values()
+                family.add_metric(whose, value)
+            for rows, cost_ms in state.stats.step_cost_ms:
+                costs.add_metric([*whose, str(rows)], cost_ms)
+        yield from (*families.values(), costs)
 
 
 def _figures(stats: EngineStats) -> Iterator[tuple[Kind, str, float, str]]:
@@ -111,6 +119,10 @@ def _figures(stats: EngineStats) -> Iterator[tuple[Kind, str, float, str]]:
         yield CounterMetricFamily, f"engine_{name}", value, text
     for name, rate, text in (
         ("draft_hit_rate", counters.draft_hit_rate, "Accepted tokens per drafted depth"),
+        ("draft_depth", counters.mean_drafted_depth, "Depth drafted per step"),
+        ("node_efficiency", counters.node_efficiency, "Accepted tokens per verified node"),
+        ("draft_window_hit_rate", stats.window_hit_rate, "The hit rate of the last window"),
+        ("draft_window_speedup", stats.window_speedup, "Over plain decoding, in that window"),
         ("accepted_length", counters.mean_accepted_length, "Tokens emitted per step"),
         ("tokens_per_second", stats.emitted_tokens_per_s, "Decode rate of the last window"),
         ("block_reuse_rate", caches.block_reuse_rate, "Cached and followed blocks per block"),

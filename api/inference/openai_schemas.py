@@ -147,6 +147,7 @@ class ChatCompletionRequest(CompletionParameters, frozen=True, kw_only=True):
             "top_logprobs without logprobs": None if self.logprobs else self.top_logprobs,
             "tools": self.tools or None,
             "tool_choice": None if self.tool_choice in (None, "none", "auto") else True,
+            "parallel_tool_calls": self.parallel_tool_calls,
             "functions": self.functions or None,
             "function_call": self.function_call,
             "modalities": None if self.modalities in (None, ["text"]) else True,

@@ -256,6 +256,7 @@ def test_any_json_object_can_be_asked_for(sdk: openai.OpenAI, model: str) -> Non
             }
         },
         {"tools": [{"type": "function", "function": {"name": "f"}}]},
+        {"parallel_tool_calls": True},
         {"stream_options": {"include_usage": True}},
         {"user": "a\x00"},
         {"metadata": {"a": "\x00"}},

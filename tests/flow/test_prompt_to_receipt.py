@@ -117,6 +117,8 @@ def test_a_prompt_asked_again_is_found_cached_and_answer_receipt_and_metrics_say
         line.split() for line in metrics.splitlines() if line[:1] != "#" and "{" not in line
     )
     assert float(counters["dflash_engine_cached_prompt_tokens_total"]) >= found
+    assert 'dflash_step_cost_ms{rows="1"}' in metrics
+    assert 0 <= float(counters["dflash_node_efficiency"]) < 1
 
 
 def test_engine_events_rated_lines_and_ledger_agree(gateway: Gateway, tenant: Tenant) -> None:
