@@ -18,7 +18,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from api.gateway import Gateway
-from billing import outside
+from billing import outside, review_queries
 from billing import queries as billing_queries
 from engine.records import EngineStats
 from metering import queries as metering_queries
@@ -39,7 +39,8 @@ class GatewayCollector(Collector):
         yield from self._engine()
         with snapshot(self._gateway.database) as connection:
             totals = metering_queries.totals(connection)
-            open_ends = billing_queries.open_ends(connection, now_us())
+            holds_open = billing_queries.holds_open(connection)
+            backlog = review_queries.backlog(connection, now_us())
             reported = outside.waiting(connection)
         requests = CounterMetricFamily(
             "dflash_requests", "Requests by final status", labels=["status"]
@@ -54,14 +55,14 @@ class GatewayCollector(Collector):
             for use, energy_uj in uses.items():
                 energy.add_metric([energy_class, use], energy_uj / 1e6)
         yield energy
-        yield GaugeMetricFamily("dflash_holds_open", "Pending holds", value=open_ends.holds_open)
+        yield GaugeMetricFamily("dflash_holds_open", "Pending holds", value=holds_open)
         yield GaugeMetricFamily(
-            "dflash_review_depth", "Unresolved review items", value=open_ends.review_depth
+            "dflash_review_depth", "Unresolved review items", value=backlog.depth
         )
         yield GaugeMetricFamily(
             "dflash_review_age_seconds",
             "Age of the oldest unresolved review item",
-            value=open_ends.review_age_us / 1e6,
+            value=(backlog.oldest_us or 0) / 1e6,
         )
 
         yield GaugeMetricFamily(
