@@ -19,6 +19,7 @@ from api.replicas import RECALLED, Replicas
 from billing import receipts
 from billing.reconciliation import reconcile
 from billing.tables import accounts
+from engine.errors import InvalidRequest
 from metering.bodies import EnergyBody
 from metering.database import snapshot, transaction
 from metering.energy import Efficiency, EnergySettings, open_meter
@@ -126,6 +127,8 @@ def test_green_requests_go_to_the_replica_whose_tokens_took_the_least(
             unmetered = open_meter(EnergySettings(source="none"), 1)
             gateway.replicas.attach(each, unmetered, each.engine.info)
             assert each.devices == ()
+        with pytest.raises(InvalidRequest, match="no energy is metered here"):
+            gateway.start("the", max_uj=10**6)
         for each in gateway.replicas:
             each.engine.close()
             each.recorder.close()  # the books are complete
