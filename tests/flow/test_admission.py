@@ -74,6 +74,8 @@ def test_a_key_whose_answer_was_erased_says_so_and_charges_nothing(
         assert audit.status_code == 409
         assert "can't be generated again" in audit.json()["detail"]
         left = client.get(f"/generations/{answer['id']}").raise_for_status().json()
+        trace = client.get(f"/generations/{answer['id']}/trace").raise_for_status().json()
+    assert (trace["status"], trace["blocks"], trace["first_block_us"]) == ("completed", None, None)
     assert (left["output"], left["cost"]) == (None, answer["cost"])
     kept = {name: part for name, part in answer["receipt"].items() if name != "content_salt"}
     assert left["receipt"] == kept

@@ -121,6 +121,19 @@ def test_a_request_that_runs_has_no_summary(filled: Engine) -> None:
     assert summary.output_tokens == 5
 
 
+def test_a_trace_has_the_blocks_of_one_request_in_order(filled: Engine) -> None:
+    with snapshot(filled) as connection:
+        first, second = queries.trace(connection, "req_3").blocks
+        assert queries.trace(connection, "req_5").blocks == ()
+    assert (first.index, second.index) == (0, 1)
+    assert (second.drafted_nodes, second.drafted_depth, second.accepted_tokens) == (4, 4, 2)
+    assert (first.ended_us, second.ended_us) == (0, 0)
+    assert [len(each.tokens) for each in (first, second)] == [2, 3]
+    assert {(each.logprob_unats, each.entropy_unats) for each in second.tokens} == {
+        (-400_000, 500_000)
+    }
+
+
 def test_usage_is_summed_by_day_and_energy_class(filled: Engine) -> None:
     with snapshot(filled) as connection:
         first, second = queries.usage(connection, "acme", 0, 9 * DAY_US, Bucket.DAY)
