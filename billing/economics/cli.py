@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import IO, TYPE_CHECKING, Any
@@ -35,10 +36,22 @@ class _Rate(click.ParamType[Decimal]):
         return Decimal(nano) / NANO
 
 
+class _Currency(click.ParamType[str]):
+    name = "code"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        """Read a code; click says what is wrong with another text."""
+        if not re.fullmatch("[A-Z]{3}", value):
+            self.fail(f"a currency is a code such as USD, not {value!r}", param, ctx)
+        return str(value)
+
+
 def _rates(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--days", type=click.IntRange(1, 3650), default=30, show_default=True),
-        click.option("--currency", default="USD", show_default=True, help="Of both rates."),
+        click.option(
+            "--currency", type=_Currency(), default="USD", show_default=True, help="Of both rates."
+        ),
         click.option("--per-kwh", type=_Rate(), help="What a kilowatt hour costs."),
         click.option(
             "--per-hour", type=_Rate(), required=True, help="The machine an hour, power apart."
@@ -110,9 +123,9 @@ def show_margins(context: CliContext, /, *, as_json: bool, **rates: Any) -> None
 
 
 @economics.command("roi")
-@click.argument("file", type=click.File("r", encoding="utf-8"))
+@click.argument("file", type=click.File("rb"))
 @as_json
-def compare_fleets(*, file: IO[str], as_json: bool) -> None:
+def compare_fleets(*, file: IO[bytes], as_json: bool) -> None:
     """Compare two fleets by the figures in FILE (YAML or JSON, decimals quoted)."""
     from billing.economics import roi
     from billing.errors import InvalidEconomics, InvalidTariff
