@@ -12,6 +12,7 @@ import click
 from billing.receipts_cli import receipt
 from metering.cli_context import CliContext
 from metering.cli_numbers import COUNT_MAX
+from metering.wording import counted
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -150,6 +151,7 @@ def _show(audit: Audit, as_json: bool) -> None:
         )
     how = "to the last digit" if audit.exact else f"within {audit.tolerance_unats / 1e6:g} nats"
     click.echo(
-        f"{audit.request_id}: {len(audit.differences)} differences in {audit.tokens} tokens, "
+        f"{audit.request_id}: {counted(len(audit.differences), 'differences')} in "
+        f"{counted(audit.tokens, 'tokens')}, "
         f"compared {how}; taken as stated: {', '.join(audit.taken_as_stated)}"
     )

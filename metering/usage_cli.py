@@ -32,7 +32,7 @@ def rebuild(context: CliContext, tenant_id: str | None) -> None:
         if tenant_id is not None:
             _require(connection, tenant_id)
         rows = rollups.rebuild(connection, tenant_id)
-    click.echo(f"{rows} rollups were made anew")
+    click.echo(f"rollups made anew: {rows}")
 
 
 @usage.command()

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from metering.cli_context import CliContext
+from metering.wording import counted
 
 if TYPE_CHECKING:
     from billing.economics.costs import Economics
@@ -79,7 +80,8 @@ def show_costs(context: CliContext, /, *, as_json: bool, **rates: Any) -> None:
     for level in found.levels:
         click.echo(
             f"{level.concurrency:>5} at once: {level.step_ms:.3f} ms a step, "
-            f"{level.tokens_per_step:.2f} tokens, {level.steps} steps in {level.runs} runs"
+            f"{level.tokens_per_step:.2f} tokens, {counted(level.steps, 'steps')} in "
+            f"{counted(level.runs, 'runs')}"
         )
     if found.fit is None:
         click.echo(f"no fit: {found.no_fit}")
@@ -109,15 +111,18 @@ def show_costs(context: CliContext, /, *, as_json: bool, **rates: Any) -> None:
 @click.pass_obj
 def show_margins(context: CliContext, /, *, as_json: bool, **rates: Any) -> None:
     """Say what each tenant was charged beside what its requests took of machine and energy."""
+    from billing.money import format_nano
+
     found = _economics(context, **rates)
     if as_json:
         click.echo(json.dumps(_plain(found, "margins")))
         return
     for each in found.margins:
         click.echo(
-            f"{each.tenant_id} ({each.name}): charged {each.charged_nano / 1e9:.9f} "
+            f"{each.tenant_id} ({each.name}): charged {format_nano(each.charged_nano)} "
             f"{each.currency}, machine {_shown(each.machine_cost)}, energy "
-            f"{_shown(each.energy_cost)}, margin {_shown(each.margin)}, {each.requests} requests"
+            f"{_shown(each.energy_cost)}, margin {_shown(each.margin)}, "
+            f"{counted(each.requests, 'requests')}"
             f"{f', {each.unmetered} without joules' if each.unmetered else ''}"
         )
 

@@ -81,7 +81,7 @@ def run(name: str, home: CliContext, **wanted: str) -> Result:
         command = command.get_command(click.Context(command), inner) or command
     words = list(rest)
     for each in command.params:
-        value = wanted.get(each.name or "")
+        value: Any = wanted.get(each.name or "")
         if value is None and (each.required or each.name in {"everything", "last"}):
             value = _something(each, name, home)
         if value is not None and isinstance(each, click.Option):
