@@ -73,6 +73,7 @@ def environment() -> Environment:
         carbon=carbon,
         percent=percent,
         number=number,
+        plain=format_nano,
         estimate=estimate,
         score=score,
         instant=instant,
