@@ -48,15 +48,14 @@ def transaction(database: Engine, *, durable: bool = True) -> Iterator[Connectio
     """A write transaction: commits at the end of the block, rolls back on any exception.
 
     One that is not `durable` doesn't wait for the disk. It is there for everybody at once, and
-    for good as soon as any later one waits; should the machine fail before, it never was.
+    for good as soon as any later one waits; should the machine fail before, it never was. That is
+    for SQLite alone: a server may fail without us, and we would go on from what it has forgotten.
     """
     with _turn(database), database.connect() as connection:
         writer = connection.execution_options(dflash_write=True, dflash_durable=durable)
         number = None
         try:
             with writer.begin():
-                if not durable and database.dialect.name == "postgresql":
-                    writer.exec_driver_sql("SET LOCAL synchronous_commit TO OFF")
                 yield writer
                 number = _number(writer)
         except DBAPIError:

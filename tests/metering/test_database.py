@@ -111,6 +111,7 @@ def waiting(database: Engine) -> Engine:
 def test_only_a_transaction_that_need_not_last_by_itself_does_not_wait(waiting: Engine) -> None:
     for durable in (True, False, True):
         with transaction(waiting, durable=durable) as connection:
-            assert waits_for_disk(connection) is durable
+            # A server may fail without us: what we know must not be ahead of what it has.
+            assert waits_for_disk(connection) is (durable or waiting.dialect.name == "postgresql")
     with transaction(waiting) as connection:
         assert waits_for_disk(connection)
