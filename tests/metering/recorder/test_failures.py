@@ -350,3 +350,24 @@ def test_what_was_committed_counts_once_although_every_answer_of_the_database_is
         counted = connection.execute(select(engine_counters.c.blocks, engine_counters.c.tokens))
         assert counted.all() == [(3, 3)]
         assert folded(admitted_request("req_1"), event_log.of_request(connection, "req_1"), 0)
+
+
+def test_who_waits_hears_of_an_end_although_the_attempt_that_wrote_it_seemed_to_fail(
+    rig: Rig,
+) -> None:
+    attempts = itertools.count()
+    real = closer.transaction
+
+    @contextmanager
+    def losing(database: Engine) -> Iterator[Connection]:
+        with real(database) as connection:
+            yield connection
+        if not next(attempts):
+            raise OperationalError("COMMIT", {}, Exception("no answer"))
+
+    with patch.object(closer, "transaction", losing):
+        rig.track("req_1")
+        rig.recorder.on_steps([step(0, block(0, "Hi"), finishes=[finish(blocks=1, tokens=1)])])
+        assert rig.sink.wait_for("req_1").output_tokens == 1
+    assert next(attempts) == 1  # the second found that it was done
+    assert rig.recorder.live_count == 0
