@@ -132,10 +132,11 @@ def _configure_sqlite(dbapi_connection: Any, _record: Any) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     options = connection.get_execution_options()
     opened: Any = connection.connection.dbapi_connection
-    begin = "BEGIN IMMEDIATE" if options.get("dflash_write", False) else "BEGIN"
-    durable = options.get("dflash_durable", True)
+    write, durable = options.get("dflash_write", False), options.get("dflash_durable", True)
+    begin = "BEGIN IMMEDIATE" if write else "BEGIN"
     try:
-        opened.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+        if write:
+            opened.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
         opened.execute(begin)  # a third of what it takes by way of SQLAlchemy
     except sqlite3.Error as error:
         raise DBAPIError.instance(begin, None, error, sqlite3.Error) from error

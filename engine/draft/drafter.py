@@ -24,7 +24,7 @@ _TENANTS = 1024  # whose calibration is kept
 _WIDTH = 2  # continuations asked of each source
 _WIDER = 4  # after a rejection where the verifier was unsure
 _DEPTH_PER_MATCH = 2  # tokens ventured per token of agreement
-_RECALLED = 12  # tokens of agreement after which the same token follows four times in five
+_RECALLED = 12  # tokens of agreement: the next is likely the same, four times in five at first
 _RECYCLED_EVIDENCE = 2  # a recycled candidate's match length: its own context was accepted
 
 

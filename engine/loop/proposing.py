@@ -69,12 +69,11 @@ class Proposer:
         if not (each and config.draft and self.degradation.drafting):
             return Proposed()
         pays = not self._judges or cost.worth_asking(draws)
-        if not cost.nodes_worth(rows, draws, [1.0] * together):  # not even certain ones
-            return Proposed()
         able = [turn for turn in plan.drafters() if self._flight(turn).may_draft]
         if not pays:  # but what was said before is likely to be said again, whatever the load
             able = [turn for turn in able if self._flight(turn).recalls(self._drafter)]
-        if not able:
+        # not even certain nodes may be worth a row
+        if not able or not cost.nodes_worth(rows, draws, [1.0] * together):
             return Proposed()
         for turn in plan.turns:  # what one said, another may be drafted
             self._flight(turn).tell(drafted=False)
