@@ -219,7 +219,7 @@ class Payments(RuleBasedStateMachine):
             assert not_paid <= each.remaining_minor <= self.due(each)
             assert (each.row.state == "paid") <= (each.remaining_minor == 0)
             asked += (each.remaining_minor - not_paid + min(0, paid)) * MINOR
-        assert 0 <= lost + sum(min(0, paid) for paid in self.paid.values()) * MINOR
+        assert lost + sum(min(0, paid) for paid in self.paid.values()) * MINOR >= 0
         assert asked <= self.spent_nano
 
     def due(self, invoice: Invoice) -> int:
@@ -260,10 +260,10 @@ def examples(request: pytest.FixtureRequest) -> int | None:
 def test_invoices_are_paid_once_whatever_is_disputed_on_sqlite(
     sqlite_files: SqliteFiles, tmp_path: Path, examples: int | None
 ) -> None:
-    drive(sqlite_files, tmp_path, examples=examples or 30)
+    drive(sqlite_files, tmp_path, examples=examples or 20)
 
 
 def test_invoices_are_paid_once_whatever_is_disputed_on_postgresql(
     postgres_server: PostgresServer, tmp_path: Path, examples: int | None
 ) -> None:
-    drive(postgres_server, tmp_path, examples=examples or 6)
+    drive(postgres_server, tmp_path, examples=examples or 5)
