@@ -1,4 +1,4 @@
-"""What became of each payment of an invoice: what it settled, and what went into credit.
+"""What became of each payment of an invoice, in the invoice and in credit; and indexes of turns.
 
 Revision standings, after evidence.
 """
@@ -55,11 +55,26 @@ def upgrade() -> None:
         sa.Column("settled_minor", sa.BigInteger(), nullable=False),
         sa.Column("credited_nano", sa.BigInteger(), nullable=False),
     )
+    op.create_index("ix_rollup_marks_tenant", "rollup_marks", ["tenant_id", "seq"])
+    _index_uncounted("is_counted", "tenant_id", "start_us")
 
 
 def downgrade() -> None:
     """Drop what `upgrade` added; the payments that it noted stay."""
+    _index_uncounted("tenant_id", "start_us")
+    op.drop_index("ix_rollup_marks_tenant", "rollup_marks")
     _replace(KEEP)
+
+
+def _index_uncounted(*columns: str) -> None:
+    op.drop_index("ix_charged_hours_uncounted", "charged_hours")
+    op.create_index(
+        "ix_charged_hours_uncounted",
+        "charged_hours",
+        columns,
+        sqlite_where=sa.text("is_counted IS 0"),
+        postgresql_where=sa.text("is_counted IS false"),
+    )
 
 
 def _replace(fill: str, *added: sa.Column[int]) -> None:
