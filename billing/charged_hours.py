@@ -24,13 +24,10 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
-    Double,
     Engine,
     Insert,
-    Numeric,
     Table,
     and_,
-    case,
     cast,
     delete,
     func,
@@ -47,6 +44,7 @@ from billing.charged_tables import charged_hours, hour_charges, hour_spending
 from billing.differences import Difference
 from billing.ledger.accounts import lock_tenant
 from billing.ledger.balances import currency_of
+from billing.quantities import millionths
 from billing.tables import rated_lines
 from metering.database import snapshot, transaction
 from metering.local_days import filled, runs
@@ -55,7 +53,6 @@ from metering.prepared import Prepared
 HOUR_US = 3600 * 10**6
 SETTLES_US = 10 * 60 * 10**6  # for so long after its end an hour is likely to be added to
 HOURS_MAX = 24  # counted in one transaction: it has the tenant's lock
-MILLION = 1_000_000
 
 Stretch = tuple[int, int]  # [start_us, end_us)
 
@@ -276,16 +273,6 @@ def _by_hour(
     place = (table.c.tenant_id, table.c.start_us)
     rows = connection.execute(select(*place, func.sum(amount)).group_by(*place))
     return {(tenant, at): int(nano) for tenant, at, nano in rows}
-
-
-def millionths(connection: Connection, quantity: Column[str]) -> ColumnElement[Any]:
-    """A decimal column in whole millionths, so that its sum is exact on both databases."""
-    if connection.dialect.name == "postgresql":
-        return cast(quantity, Numeric) * MILLION
-    # A double holds every sum of a million tokens and six places exactly enough to be rounded.
-    fraction = cast(func.round(cast(quantity, Double) * MILLION), BigInteger)
-    whole = cast(quantity, BigInteger) * MILLION
-    return case((func.instr(quantity, ".") == 0, whole), else_=fraction)
 
 
 def _due(now_us: int) -> tuple[ColumnElement[bool], ...]:
