@@ -88,7 +88,8 @@ class Admission:
     ) -> list[Admitted] | Replay:
         now = clock.now_us()
         tenant_id = principal.required_tenant_id
-        with transaction(self.database) as connection:
+        # Nothing is shown or charged before a later commit that waits for the disk.
+        with transaction(self.database, durable=False) as connection:
             if key is not None:
                 earlier = idempotency.claimed_by(connection, tenant_id, order.route, key)
                 if earlier is not None:

@@ -19,7 +19,7 @@ from threading import Event, Lock, Thread
 
 import structlog
 
-from engine import wire
+from engine import huge_pages, wire
 from engine.config import EngineConfig
 from engine.delivery import StepDelivery
 from engine.errors import EngineError, EngineUnavailable, InvalidRequest
@@ -388,5 +388,6 @@ def _spawn() -> tuple[subprocess.Popen[bytes], wire.Channel, wire.Channel]:
             [sys.executable, "-P", "-m", "engine.worker", *map(str, theirs)],
             pass_fds=theirs,
             stdin=subprocess.DEVNULL,
+            env=huge_pages.environment(),
         )
     return process, wire.Channel(control), wire.Channel(steps)

@@ -24,7 +24,7 @@ from engine.scheduler.admission import Limits
 
 log = structlog.get_logger(__name__)
 
-GATHER_S = 0.05  # how long steps that nobody waits for are gathered: a tick of a fluent stream
+GATHER_S = 0.1  # how long steps that nobody waits for are gathered: a tick of a fluent stream
 
 
 class EngineService:

@@ -24,6 +24,7 @@ _TENANTS = 1024  # whose calibration is kept
 _WIDTH = 2  # continuations asked of each source
 _WIDER = 4  # after a rejection where the verifier was unsure
 _DEPTH_PER_MATCH = 2  # tokens ventured per token of agreement
+_RECALLED = 12  # tokens of agreement: the next is likely the same, four times in five at first
 _RECYCLED_EVIDENCE = 2  # a recycled candidate's match length: its own context was accepted
 
 
@@ -89,8 +90,18 @@ class Drafter:
         self._calibrations.move_to_end(tenant_id)
         while len(self._calibrations) > _TENANTS:
             self._calibrations.popitem(last=False)
-        scope = PUBLIC if draft_scope == "public" else Scope(tenant_id)
-        return DraftSession(self, scope, prompt, calibration)
+        return DraftSession(self, _scope(tenant_id, draft_scope), prompt, calibration)
+
+    def recalls(self, tenant_id: str, draft_scope: str, recent: Sequence[int]) -> bool:
+        """Whether a text that ends so was said before, so that it is likely to go on as it did.
+
+        Takes microseconds, opens no session and changes nothing.
+        """
+        return self.shared.recalls(_scope(tenant_id, draft_scope), recent, _RECALLED)
+
+
+def _scope(tenant_id: str, draft_scope: str) -> Scope:
+    return PUBLIC if draft_scope == "public" else Scope(tenant_id)
 
 
 class DraftSession:

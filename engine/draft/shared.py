@@ -119,6 +119,20 @@ class SharedDrafts:
         self.hits += bool(found)
         return list(found.values())
 
+    def recalls(self, scope: Scope, recent: Sequence[int], length: int) -> bool:
+        """Whether a document of the scope agrees with the last `length` tokens. Changes nothing."""
+        latest = self._latest.get(scope, {})
+        reference = latest.get(_key(recent, len(recent) - 1), -1) if len(recent) >= ORDER else -1
+        for _ in range(_OCCURRENCES):
+            other = self._documents.get(reference >> _POSITION_BITS)
+            if reference < 0 or other is None:
+                return False
+            at = reference & ((1 << _POSITION_BITS) - 1)
+            if _match_length(other.tokens, at, recent) >= length:
+                return True
+            reference = other.previous[at]
+        return False
+
     def _evict(self) -> None:
         while self.tokens > self._capacity and self._documents:
             serial, document = self._documents.popitem(last=False)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from engine.draft.drafter import Drafter, DraftSession
+from engine.draft.proposals import LONGEST_MATCH
 from engine.loop.emission import Drawn, Emission
 from engine.loop.shaping import Shaping
 from engine.processors import LogitsProcessor
@@ -95,6 +96,12 @@ class Flight:
             self.told = len(request.prompt_ids)
         self.tell(drafted=False)
         return self.session
+
+    def recalls(self, drafter: Drafter) -> bool:
+        """Whether its text was said before up to here; see `Drafter.recalls`."""
+        request = self.sequence.request
+        recent = self.sequence.tokens[-LONGEST_MATCH:]
+        return drafter.recalls(request.tenant_id, request.draft_scope, recent)
 
     def tell(self, *, drafted: bool) -> None:
         """Tell the session, if there is one, what was drawn since it was last told."""

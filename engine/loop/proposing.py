@@ -32,6 +32,7 @@ class Proposed:
     drafts: Mapping[LiveSequence, Draft] = field(default_factory=dict)
     held: Set[LiveSequence] = frozenset()  # who sits this step out
     asked_for: int = 0  # requests that the step draws for, if any was asked for a draft
+    is_trial: bool = True  # of asking all of them; not where only what was said before is drafted
 
     @property
     def trees(self) -> dict[LiveSequence, TokenTree]:
@@ -67,25 +68,26 @@ class Proposer:
         together = min(config.verifier_batch_size * (config.node_budget - 1), spare)
         if not (each and config.draft and self.degradation.drafting):
             return Proposed()
-        if self._judges and not cost.worth_asking(draws):
-            return Proposed()
-        if not cost.nodes_worth(rows, draws, [1.0] * together):  # not even certain ones
-            return Proposed()
+        pays = not self._judges or cost.worth_asking(draws)
         able = [turn for turn in plan.drafters() if self._flight(turn).may_draft]
-        if not able:
+        if not pays:  # but what was said before is likely to be said again, whatever the load
+            able = [turn for turn in able if self._flight(turn).recalls(self._drafter)]
+        # not even certain nodes may be worth a row
+        if not able or not cost.nodes_worth(rows, draws, [1.0] * together):
             return Proposed()
         for turn in plan.turns:  # what one said, another may be drafted
             self._flight(turn).tell(drafted=False)
         least = cost.least_probability(rows, draws, together)
         pacing = Pacing()
-        offers = self._offers(able, each, least, pacing, step_index)
+        learned = config.verifier_batch_size if pays else 0
+        offers = self._offers(able, each, least, pacing, step_index, learned=learned)
         trees = [draft.tree for _, draft in offers]
         drafts: dict[LiveSequence, Draft] = {}
         for index, count in cost.chosen_nodes(rows, draws, trees, together).items():
             turn, draft = offers[index]
             if granted := self._scheduler.grant(turn, count):
                 drafts[turn.sequence] = draft.pruned(granted + 1)
-        return Proposed(drafts, pacing.held, draws)
+        return Proposed(drafts, pacing.held, draws, is_trial=pays)
 
     def learn(
         self, proposed: Proposed, draws: int, drawn: int, window: Window, spent_ms: float
@@ -98,13 +100,20 @@ class Proposer:
         window.plain_ms = self._cost.time_ms(draws) * drawn / draws
         window.spent_ms = spent_ms
         self.degradation.take(window)
-        if proposed.asked_for:
+        if proposed.asked_for and proposed.is_trial:
             self._cost.observe_asking(draws, window.plain_ms, spent_ms)
 
     def _offers(
-        self, able: list[Turn], each: int, least: float, pacing: Pacing, step_index: int
+        self,
+        able: list[Turn],
+        each: int,
+        least: float,
+        pacing: Pacing,
+        step_index: int,
+        *,
+        learned: int,
     ) -> list[tuple[Turn, Draft]]:
-        """Return the drafts to choose from; the learned sources are asked for some in turn."""
+        """Return the drafts to choose from; the learned sources are asked for `learned` in turn."""
         sessions = {turn.sequence: self._flight(turn).told_session(self._drafter) for turn in able}
         found = {
             turn.sequence: sessions[turn.sequence].evidence(
@@ -113,7 +122,7 @@ class Proposer:
             for turn in able
         }
         unsure = [turn for turn in able if found[turn.sequence].best < _SURE]
-        asked = unsure[: self._config.verifier_batch_size]
+        asked = unsure[:learned]
         for turn in asked:
             turn.sequence.drafted_at = step_index
         # an opinion may prove too low by half

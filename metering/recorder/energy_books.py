@@ -116,7 +116,10 @@ class EnergyBooks:
             self.write()
 
     def write(self) -> None:
-        """Write what has settled; raises what the database raises, and keeps it then."""
+        """Write what has settled; raises what the database raises, and keeps it then.
+
+        What is charged for is durable by a later commit, and this with it: it need not wait.
+        """
         with self._writer:
             self._written_ns = clock.monotonic_ns()
             unwritten, provenance = self._windows.unwritten, self._meter.provenance
@@ -129,7 +132,7 @@ class EnergyBooks:
                 )
             ]
             if stated or unwritten.windows:
-                with transaction(self._database) as connection:
+                with transaction(self._database, durable=False) as connection:
                     energy_writer.write(connection, unwritten, stated, provenance)
             self._windows.written()
             for live, body in stated:
@@ -166,7 +169,7 @@ class EnergyBooks:
         provenance, policy = self._meter.provenance, self._meter.policy
         unknown = energy_writer.energy_bodies(live, share, provenance, policy)
         stated = [(live, body) for body in unknown]
-        with transaction(self._database) as connection:
+        with transaction(self._database, durable=False) as connection:
             energy_writer.write(connection, Unwritten(), stated, provenance)
         for body in unknown:
             live.fold_energy(body)

@@ -289,9 +289,10 @@ class Recorder:
             cut = draft.withheld and self._live.withhold(live, draft.withheld, now_ns)
             if cut and draft.finish is None:
                 to_cancel.append(request_id)
-        books.add(batch.pending)
         for draft in batch.drafts.values():
             self._deliver(draft)
+        books.add(batch.pending)
+        for draft in batch.drafts.values():
             if draft.finish is not None:
                 self._live.end(draft.live, self._ending(draft), now_ns)
         return to_cancel

@@ -128,3 +128,17 @@ def test_memory_is_bounded_and_every_answer_is_true(
         kept = [document for document, _ in documents.values() if document.kept]
         assert cache.tokens == sum(len(document.tokens) for document in kept) <= 40
         assert sum(map(len, cache._latest.values())) <= cache.tokens
+
+
+def test_a_text_is_recalled_by_its_own_scope_and_by_so_many_tokens() -> None:
+    cache = SharedDrafts(1000)
+    told(cache, [1, 2, 3, 4, 5])
+    told(cache, [9, 3, 4, 8])  # a newer text with the same end, which agrees on less
+    told(cache, [6, 7, 3, 4])
+    ours, theirs = Scope("t"), Scope("other")
+    assert cache.recalls(ours, [*PROMPT, 1, 2, 3, 4], 8)
+    assert not cache.recalls(ours, [*PROMPT, 1, 2, 3, 4], 9)
+    assert not cache.recalls(ours, [*PROMPT, 1, 2, 3, 4, 5], 3), "nothing is known to follow"
+    assert not cache.recalls(ours, [4, 4], 1)
+    assert not cache.recalls(theirs, [*PROMPT, 1, 2, 3, 4], 3)
+    assert cache.lookups == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 import msgspec
@@ -285,6 +286,20 @@ def test_drafting_that_is_off_is_a_true_bypass_and_is_tried_again(
     plain = fresh.loop(draft=False)
     plain.submit(request(PROMPT * 4, 200, request_id="a", sampling=sampling, ignore_eos=True))
     assert rig.heard.tokens == fresh.finish(plain).tokens
+
+
+def test_what_was_said_before_is_drafted_even_while_asking_does_not_pay(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = rig.loop()
+    for request_id in ("first", "paused", "other"):
+        tenant = "another" if request_id == "other" else "t"
+        loop.submit(request(PROMPT, 30, request_id=request_id, tenant_id=tenant, ignore_eos=True))
+        rig.finish(loop)
+        monkeypatch.setattr(loop._cost, "worth_asking", lambda _draws: False)
+    steps = Counter(block.request_id for step in rig.heard.steps for block in step.blocks)
+    assert steps["paused"] < 15 < steps["other"] == 30
+    assert rig.heard.tokens["paused"] == rig.heard.tokens["other"] == said(rig)
 
 
 def test_stats_are_null_rather_than_zero_before_anything_was_decoded(rig: Rig) -> None:
