@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from metering.cli_context import CliContext
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -22,11 +26,22 @@ def usage() -> None:
 @click.pass_obj
 def rebuild(context: CliContext, tenant_id: str | None) -> None:
     """Make the rollups anew from the summaries of requests."""
-    from metering import rollups
+    from sqlalchemy import select
 
-    with context.transaction() as connection:
-        rows = rollups.rebuild(connection, tenant_id)
-    click.echo(f"{rows} rollups were made anew")
+    from metering import rollups
+    from metering.database import transaction
+    from metering.tables import tenants
+
+    rows = 0
+    with context.database() as database:
+        with transaction(database) as connection:
+            if tenant_id is not None:
+                _require(connection, tenant_id)
+            known = list(connection.scalars(select(tenants.c.id).order_by(tenants.c.id)))
+        for each in known if tenant_id is None else [tenant_id]:
+            with transaction(database) as connection:
+                rows += rollups.rebuild(connection, each)
+    click.echo(f"rollups made anew: {rows}")
 
 
 @usage.command()
@@ -38,15 +53,13 @@ def rebuild(context: CliContext, tenant_id: str | None) -> None:
 def show(context: CliContext, *, tenant_id: str, width: str, days: int, as_json: bool) -> None:
     """Show a tenant's usage; buckets are UTC's, and those without any are absent."""
     import msgspec
-    from sqlalchemy import select
 
     from metering import clock, rollups
-    from metering.tables import tenants
 
     with context.transaction() as connection:
-        if connection.scalar(select(tenants.c.id).where(tenants.c.id == tenant_id)) is None:
-            raise click.ClickException(f"no tenant {tenant_id}")
-        rollups.refresh(connection)
+        _require(connection, tenant_id)
+        while rollups.refresh(connection, tenant_id):
+            pass
         now = clock.now_us()
         found = rollups.read(connection, tenant_id, width, now - days * 86_400 * 10**6, now + 1)
     if as_json:
@@ -87,6 +100,13 @@ def bench(*, events: int, batch: int, folder: Path | None, url: str | None, as_j
         return
     for name, value in figures.items():
         click.echo(f"{name:<28} {value}")
+
+
+def _require(connection: Connection, tenant_id: str) -> None:
+    from metering.queries import tenant
+
+    if tenant(connection, tenant_id) is None:
+        raise click.ClickException(f"no tenant {tenant_id}")
 
 
 def _time(at_us: int) -> str:

@@ -170,7 +170,11 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(lambda: (200, self.stripe.read(parts.path, nested(parts.query))))
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
+        length = int(self.headers.get("content-length", 0))
+        body = self.rfile.read(length).decode()
+        if len(body.encode()) < length:
+            self.close_connection = True  # whoever sent it died: half a request is none
+            return
         path = urlsplit(self.path).path
         if path.startswith("/_test/"):
             params = json.loads(body or "{}")
