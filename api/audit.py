@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, insert, select
 
+from api import tenants
 from api.tables import audit_log
 from metering import clock
 
@@ -55,7 +56,12 @@ def write(
 def entries(
     connection: Connection, *, tenant_id: str | None = None, limit: int, before: int | None = None
 ) -> list[AuditEntry]:
-    """Lines, newest first: of one tenant, or all. `before` is an exclusive `seq`."""
+    """Lines, newest first: of one tenant, or all. `before` is an exclusive `seq`.
+
+    Raises NotFound for a tenant that there is not.
+    """
+    if tenant_id is not None:
+        tenants.require(connection, tenant_id)
     query = select(audit_log).order_by(audit_log.c.seq.desc()).limit(limit)
     if tenant_id is not None:
         query = query.where(audit_log.c.tenant_id == tenant_id)

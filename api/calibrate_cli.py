@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from metering.cli_context import CliContext
+from metering.cli_numbers import FiniteRange
 from metering.confidence_cli import confidence, labels
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ calibrate.add_command(labels)
 @click.option("--model", help="A known model's name or a .dfm file.  [default: $DFLASH_MODEL]")
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.1, 600),
+    type=FiniteRange(0.1, 600),
     default=5.0,
     show_default=True,
     help="How long each kind of work is kept up.",

@@ -281,7 +281,12 @@ def owned(connection: Connection, tenant_id: str | None, key_id: str) -> Key:
 def listing(
     connection: Connection, tenant_id: str | None, *, limit: int, after: tuple[int, str] | None
 ) -> list[Key]:
-    """Keys, newest first: a tenant's, or all for a null tenant. `after` is (created_at_us, id)."""
+    """Keys, newest first: a tenant's, or all for a null tenant. `after` is (created_at_us, id).
+
+    Raises NotFound for a tenant that there is not.
+    """
+    if tenant_id is not None:
+        tenants.require(connection, tenant_id)
     query = select(*_COLUMNS).order_by(api_keys.c.created_at_us.desc(), api_keys.c.id.desc())
     if tenant_id is not None:
         query = query.where(api_keys.c.tenant_id == tenant_id)

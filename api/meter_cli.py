@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metering.cli_context import CliContext
+from metering.cli_numbers import FiniteRange
 
 if TYPE_CHECKING:
     from metering.energy import EnergySettings
@@ -68,7 +69,7 @@ def sources(context: CliContext, *, device: str, as_json: bool) -> None:
 
 @meter.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--seconds", type=click.FloatRange(0.1, 86_400), default=60.0, show_default=True)
+@click.option("--seconds", type=FiniteRange(0.1, 86_400), default=60.0, show_default=True)
 @click.option("--device", default="cpu", show_default=True, help='Or "cuda:0": the engine\'s.')
 @click.option("--pid", type=int, help="Whose CPU time is the engine's.  [default: this process]")
 @click.pass_obj
@@ -97,7 +98,7 @@ def record(
 @click.option("--block-tokens", type=click.IntRange(1, 16), default=2, show_default=True)
 @click.option("--batch-steps", type=click.IntRange(1, 256), default=1, show_default=True)
 @click.option("--repeats", type=click.IntRange(1, 100), default=5, show_default=True)
-@click.option("--sampler-seconds", type=click.FloatRange(0.1, 600), default=5.0, show_default=True)
+@click.option("--sampler-seconds", type=FiniteRange(0.1, 600), default=5.0, show_default=True)
 @click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),

@@ -67,6 +67,7 @@ TABLE: Mapping[type[Exception], Problem] = {
     ),
     billing_errors.NoTariff: Problem(409, "no_tariff", "There is no such tariff in force"),
     billing_errors.UnknownTenant: NOT_FOUND,
+    billing_errors.UnknownRequest: NOT_FOUND,
     billing_errors.UnratableSummary: INTERNAL,
     billing_errors.TransferConflict: Problem(
         409, "transfer_conflict", "This was booked before, differently", False

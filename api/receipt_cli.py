@@ -11,6 +11,8 @@ import click
 
 from billing.receipts_cli import receipt
 from metering.cli_context import CliContext
+from metering.cli_numbers import COUNT_MAX
+from metering.wording import counted
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -22,7 +24,9 @@ __all__ = ["receipt"]
 
 @receipt.command("audit")
 @click.argument("receipts", nargs=-1)
-@click.option("--last", type=click.IntRange(1), help="The last so many final requests as well.")
+@click.option(
+    "--last", type=click.IntRange(1, COUNT_MAX), help="The last so many final requests as well."
+)
 @click.option("--tenant", "tenant_id", help="Only requests of this tenant.")
 @click.option("--model", help="Name or path of the model.  [default: $DFLASH_MODEL]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per receipt.")
@@ -33,6 +37,7 @@ def audit_receipts(ctx: click.Context, /, as_json: bool, **options: Any) -> None
     RECEIPTS are request ids, or files with a signed receipt. The prompt is the stored one. Tokens,
     log-probabilities, text, units, confidence, bits and every line are compared.
     """
+    from api import tenants
     from api.auditor import Auditor
 
     receipts, last, tenant_id = options["receipts"], options["last"], options["tenant_id"]
@@ -40,11 +45,15 @@ def audit_receipts(ctx: click.Context, /, as_json: bool, **options: Any) -> None
         raise click.UsageError("say which: request ids, receipt files, or --last N")
     different = False
     with ctx.obj.snapshot() as connection:
+        if tenant_id is not None:
+            tenants.require(connection, tenant_id)
         auditor = Auditor(connection, ctx.obj.home, options["model"])
         wanted = [
             *_named(connection, receipts, auditor.keys),
             *_latest(connection, last, tenant_id),
         ]
+        if not wanted:
+            click.echo("nothing to audit: no receipt whose content is kept", err=True)
         for request_id in dict.fromkeys(wanted):
             audit = auditor.audit(request_id, tenant_id)
             _show(audit, as_json)
@@ -142,6 +151,7 @@ def _show(audit: Audit, as_json: bool) -> None:
         )
     how = "to the last digit" if audit.exact else f"within {audit.tolerance_unats / 1e6:g} nats"
     click.echo(
-        f"{audit.request_id}: {len(audit.differences)} differences in {audit.tokens} tokens, "
+        f"{audit.request_id}: {counted(len(audit.differences), 'differences')} in "
+        f"{counted(audit.tokens, 'tokens')}, "
         f"compared {how}; taken as stated: {', '.join(audit.taken_as_stated)}"
     )

@@ -138,18 +138,18 @@ def show_tariff(context: CliContext, name: str) -> None:
 
 
 @tariff.command("validate")
-@click.argument("file", type=click.File("r", encoding="utf-8"))
-def validate_tariff(file: IO[str]) -> None:
+@click.argument("file", type=click.File("rb"))
+def validate_tariff(file: IO[bytes]) -> None:
     """Check a tariff document, YAML or JSON, and say everything that is wrong with it."""
     document = _read_tariff(file)
     click.echo(f"valid: {document.name}, {document.currency}")
 
 
 @tariff.command("publish")
-@click.argument("file", type=click.File("r", encoding="utf-8"))
+@click.argument("file", type=click.File("rb"))
 @from_moment
 @click.pass_obj
-def publish_tariff(context: CliContext, file: IO[str], start: datetime | None) -> None:
+def publish_tariff(context: CliContext, file: IO[bytes], start: datetime | None) -> None:
     """Put a document in force, as the next version of its tariff."""
     from billing import catalogue
 
@@ -191,12 +191,17 @@ def assign_tariff(context: CliContext, tenant_id: str, name: str, start: datetim
 
 @tariff.command("override")
 @click.argument("tenant_id")
-@click.argument("file", type=click.File("r", encoding="utf-8"))
+@click.argument("file", type=click.File("rb"))
 @click.option("--base", help="Tariff to change.  [default: the one it is on]")
 @from_moment
 @click.pass_obj
 def override_tariff(
-    context: CliContext, *, tenant_id: str, file: IO[str], base: str | None, start: datetime | None
+    context: CliContext,
+    *,
+    tenant_id: str,
+    file: IO[bytes],
+    base: str | None,
+    start: datetime | None,
 ) -> None:
     """Give a tenant its own prices: FILE holds the changes to a tariff's document."""
     from billing import overrides
@@ -223,13 +228,13 @@ def override_tariff(
 
 
 @tariff.command("preview")
-@click.argument("file", type=click.File("r", encoding="utf-8"))
+@click.argument("file", type=click.File("rb"))
 @click.option("--period", required=True, metavar="YYYY-MM", help="Which month.")
 @click.option("--tenant", "tenant_id", help="Only this one.  [default: all who pay its currency]")
 @as_json
 @click.pass_obj
 def preview_tariff(
-    context: CliContext, *, file: IO[str], period: str, tenant_id: str | None, as_json: bool
+    context: CliContext, *, file: IO[bytes], period: str, tenant_id: str | None, as_json: bool
 ) -> None:
     """Say what a past month would have cost under a document, rating every request again."""
     from sqlalchemy import select
@@ -246,6 +251,8 @@ def preview_tariff(
             if tenant_id is None
             else [tenant_id]
         )
+        if not chosen:
+            raise click.ClickException(f"no tenant pays {draft.currency}")
         for each in chosen:
             found = preview(connection, each, period, draft)
             shown = {
@@ -269,14 +276,12 @@ def _start_us(start: datetime | None) -> int:
     return int(start.replace(tzinfo=UTC).timestamp()) * 10**6
 
 
-def _read_tariff(file: IO[str]) -> Any:
+def _read_tariff(file: IO[bytes]) -> Any:
     from billing import tariffs
     from billing.errors import InvalidTariff
 
     try:
         return tariffs.parse(file.read())
-    except UnicodeDecodeError:
-        raise click.ClickException(f"{file.name} is not UTF-8 text") from None
     except InvalidTariff as error:
         raise click.ClickException(
             "\n  ".join(("the tariff is not valid:", *error.errors))

@@ -34,6 +34,10 @@ class UnknownTenant(BillingError):
     """No tenant of this id."""
 
 
+class UnknownRequest(BillingError):
+    """No request of this id, or not of this tenant."""
+
+
 class UnratableSummary(BillingError):
     """A request summary that contradicts itself; nothing is charged for it."""
 

@@ -12,10 +12,11 @@ from functools import cache
 
 from sqlalchemy import Connection, Engine, func, select
 
-from billing import catalogue, credit_checks, period_totals, request_checks, signing
+from billing import catalogue, credit_checks, period_totals, periods, request_checks, signing
 from billing.differences import Difference
 from billing.invoices import checks
 from billing.ledger.accounts import NEVER_NEGATIVE, AccountKind
+from billing.ledger.balances import currency_of
 from billing.ledger.holds import HoldState
 from billing.payments import comparison
 from billing.payments.provider import Provider
@@ -93,7 +94,15 @@ class Reconciliation:
 
 
 def reconcile(connection: Connection, scope: Scope = EVERYTHING) -> Reconciliation:
-    """Compare what the database holds, within one snapshot. The provider is not asked."""
+    """Compare what the database holds, within one snapshot. The provider is not asked.
+
+    Raises UnknownTenant or InvalidPeriod for a scope that nothing could ever be in: no difference
+    in nothing would be taken for a proof.
+    """
+    if scope.tenant_id is not None:
+        currency_of(connection, scope.tenant_id)
+    if scope.period is not None:
+        periods.month(scope.period, "UTC")
     keys = signing.public_keys(connection)
     version = cache(lambda version_id: catalogue.version(connection, version_id))
     totals = Totals()
@@ -103,15 +112,15 @@ def reconcile(connection: Connection, scope: Scope = EVERYTHING) -> Reconciliati
         if ladder.add(evidence):
             totals.add(evidence)
             differences += request_checks.check(evidence, version, keys)
-    periods = ladder.finish()
-    differences += period_totals.check(periods)
+    compared = ladder.finish()
+    differences += period_totals.check(compared)
     if scope.is_everything:
         differences += _engine(connection, totals)
         differences += _projections(connection)
         differences += _open(connection)
         differences += checks.check(connection)
         differences += credit_checks.check(connection)
-    return Reconciliation(tuple(differences), totals, periods)
+    return Reconciliation(tuple(differences), totals, compared)
 
 
 def reconcile_with_provider(
@@ -119,7 +128,8 @@ def reconcile_with_provider(
 ) -> Reconciliation:
     """Compare everything, and then what the provider has with what it was told.
 
-    The provider is asked outside any transaction. Raises ProviderFailed or ProviderRefused.
+    The provider is asked outside any transaction. Raises what `reconcile` does, ProviderFailed or
+    ProviderRefused.
     """
     with snapshot(database) as connection:
         found = reconcile(connection, scope)

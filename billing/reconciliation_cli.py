@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from metering.wording import counted
+
 if TYPE_CHECKING:
     from billing.reconciliation import Reconciliation
 
@@ -53,10 +55,10 @@ def _show_reconciliation(found: Reconciliation) -> None:
             f"{difference.subject}: {difference.check}: expected {difference.expected}, "
             f"found {difference.actual}"
         )
-    compared = ", ".join(f"{count} {name}" for name, count in asdict(found.totals).items())
-    click.echo(f"{len(found.differences)} differences; compared {compared}")
+    compared = ", ".join(counted(count, name) for name, count in asdict(found.totals).items())
+    click.echo(f"{counted(len(found.differences), 'differences')}; compared {compared}")
     if found.provider is not None:
         asked = asdict(found.provider)
         click.echo(
-            "with the provider: " + ", ".join(f"{count} {name}" for name, count in asked.items())
+            "with the provider: " + ", ".join(counted(count, name) for name, count in asked.items())
         )

@@ -28,7 +28,7 @@ from sqlalchemy import (
 
 from billing import charged_hours
 from billing.charged_hours import HOUR_US
-from billing.errors import InvalidRetention
+from billing.errors import InvalidRetention, UnknownRequest
 from billing.ledger.accounts import lock_tenant
 from billing.ledger.balances import currency_of
 from billing.retention_tables import compactions, erasures, retention_policies
@@ -112,8 +112,15 @@ def is_erased(connection: Connection, request_id: str) -> bool:
 def erase(connection: Connection, tenant_id: str, chosen: Chosen) -> int:
     """Erase the content of final requests, and say how many there were.
 
-    Erasing again changes nothing. With an end user, who it was is erased as well.
+    Erasing again changes nothing. With an end user, who it was is erased as well. Raises
+    UnknownRequest for a request that the tenant never sent.
     """
+    if chosen.request_id is not None:
+        known = select(requests.c.id).where(
+            requests.c.tenant_id == tenant_id, _of_order(chosen.request_id)
+        )
+        if connection.scalar(known.limit(1)) is None:
+            raise UnknownRequest(f"no request {chosen.request_id}")
     found = _erasable(tenant_id, chosen)
     ids = list(connection.scalars(select(requests.c.id).where(found).order_by(requests.c.id)))
     _erase(connection, tenant_id, ids, "asked", forget_user=chosen.end_user is not None)

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import Connection, func, select, update
 
 from billing.budget_windows import Period, Window, window_of
+from billing.errors import InvalidAmount
 from billing.money import format_nano
 from billing.notices import NoticeType, announce
 from billing.review_items import ReviewState
@@ -22,7 +23,12 @@ from metering.tables import tenants
 
 
 def limit(connection: Connection, tenant_id: str, cap_nano: int | None) -> None:
-    """Set what a tenant's reviews may cost in a month; null: whatever they do."""
+    """Set what a tenant's reviews may cost in a month; null: whatever they do.
+
+    Raises InvalidAmount.
+    """
+    if (cap_nano or 0) < 0:
+        raise InvalidAmount("a cap is not below zero")
     row = {"tenant_id": tenant_id, "cap_nano": cap_nano, "changed_at_us": clock.now_us()}
     if not insert_once(connection, review_caps, row):
         connection.execute(

@@ -62,21 +62,22 @@ def pay(
     from billing.money import format_nano, parse_nano
 
     with context.transaction() as connection:
-        payout = reviewers.pay_out(
+        payout, is_news = reviewers.pay_out(
             connection,
             reviewer_id,
             currency,
             reference=reference,
             amount_nano=None if amount is None else parse_nano(amount),
         )
-        context.record(
-            connection,
-            action="review.paid_out",
-            subject=reviewer_id,
-            payout=payout.id,
-            amount_nano=payout.amount_nano,
-            currency=currency,
-        )
+        if is_news:
+            context.record(
+                connection,
+                action="review.paid_out",
+                subject=reviewer_id,
+                payout=payout.id,
+                amount_nano=payout.amount_nano,
+                currency=currency,
+            )
     click.echo(f"{payout.id}: {format_nano(payout.amount_nano)} {currency} booked as paid")
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, func, insert, select
 from billing.errors import InvalidPayout
 from billing.ledger.accounts import Account, AccountKind, lock
 from billing.ledger.posting import Transfer, TransferKind, post
+from billing.money import format_nano
 from billing.review_items import Verdict
 from billing.review_tables import review_opinions, review_payouts, reviewer_keys
 from billing.rows import insert_once
@@ -108,10 +109,11 @@ def pay_out(
     *,
     reference: str,
     amount_nano: int | None = None,
-) -> Payout:
-    """Book that a reviewer was paid what is due, or a part of it. Once per reference.
+) -> tuple[Payout, bool]:
+    """Book that a reviewer was paid what is due, or a part of it; and whether that was news.
 
-    The same reference again returns the first payout and moves nothing. Raises InvalidPayout.
+    Once per reference: the same again returns the first payout and moves nothing. Raises
+    InvalidPayout.
     """
     if not (0 < len(reference) <= REFERENCE_CHARS_MAX and reference.isprintable()):
         raise InvalidPayout(f"a reference has 1 to {REFERENCE_CHARS_MAX} printable characters")
@@ -125,10 +127,11 @@ def pay_out(
     if earlier is not None:
         if amount_nano not in {None, earlier.amount_nano} or earlier.currency != currency:
             raise InvalidPayout(f"{reference} was paid before, with another amount")
-        return earlier
+        return earlier, False
     amount = due_nano if amount_nano is None else amount_nano
     if not 0 < amount <= due_nano:
-        raise InvalidPayout(f"{reviewer_id} is due {due_nano} nano {currency}, not {amount}")
+        due, said = format_nano(due_nano), format_nano(amount)
+        raise InvalidPayout(f"{reviewer_id} is due {due} {currency}, of which {said} can't be paid")
     payout = Payout(payout_id, reviewer_id, currency, amount, reference, clock.now_us())
     connection.execute(
         insert(review_payouts).values(
@@ -149,7 +152,7 @@ def pay_out(
         event_time_us=payout.paid_at_us,
     )
     post(connection, paid.id, [paid])
-    return payout
+    return payout, True
 
 
 def payouts(connection: Connection, reviewer_id: str | None, limit: int) -> list[Payout]:

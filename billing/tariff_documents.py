@@ -61,10 +61,14 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def load(text: str) -> Any:
-    """Parse YAML or JSON text; raises InvalidTariff when it is neither."""
+def load(text: str | bytes) -> Any:
+    """Parse YAML or JSON text, in UTF-8 where it is bytes; raises InvalidTariff otherwise."""
     try:
+        if isinstance(text, bytes):
+            text = text.decode()
         return yaml.load(text, _StrictLoader)  # noqa: S506 - derives from SafeLoader
+    except UnicodeDecodeError:
+        raise InvalidTariff(["not UTF-8 text"]) from None
     except RecursionError:
         raise InvalidTariff(["not a tariff: nested too deeply"]) from None
     except (yaml.YAMLError, *_UNREADABLE) as error:

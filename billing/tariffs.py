@@ -132,12 +132,12 @@ class Tariff(msgspec.Struct, frozen=True):
     base: Annotated[str, Text(r"[a-z][a-z0-9-]{0,47}@[0-9]{1,9}", "a version's id")] | None = None
 
 
-def parse(document: Mapping[str, Any] | str) -> Tariff:
+def parse(document: Mapping[str, Any] | str | bytes) -> Tariff:
     """Validate a tariff: a mapping, or YAML or JSON text.
 
     Raises InvalidTariff with every fault, each beginning with the path of the field it is in.
     """
-    content = load(document) if isinstance(document, str) else document
+    content = load(document) if isinstance(document, str | bytes) else document
     errors: list[str] = []
     tariff = read(Tariff, content, "", errors)
     if not errors:

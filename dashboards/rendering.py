@@ -26,6 +26,7 @@ from dashboards.sessions import (
     known_viewer,
     take_notice,
 )
+from metering import wording
 from metering.energy import Grid
 
 PREFIX = "/dashboard"
@@ -72,11 +73,14 @@ def environment() -> Environment:
         carbon=carbon,
         percent=percent,
         number=number,
+        plain=format_nano,
         estimate=estimate,
         score=score,
         instant=instant,
         span=span,
         words=words,
+        counted=counted,
+        unit_of=unit_of,
         shortened=shortened,
     )
     return made
@@ -152,6 +156,16 @@ def number(value: float | int | None, decimals: int = 0) -> str:
     if value is None:
         return _unavailable()
     return f"{value:,.{decimals}f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def counted(count: int, units: str) -> str:
+    """A count with its word, in the plural unless it is one."""
+    return f"{number(count)} {unit_of(units, count)}"
+
+
+def unit_of(units: str, count: int | str) -> str:
+    """The word for so many of these."""
+    return wording.unit_of(count, units)
 
 
 def estimate(value: float | None) -> str:

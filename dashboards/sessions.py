@@ -15,7 +15,11 @@ from typing import Any, TypeAlias
 
 from litestar import Request
 from litestar.connection import ASGIConnection
-from litestar.exceptions import PermissionDeniedException, SerializationException
+from litestar.exceptions import (
+    PermissionDeniedException,
+    SerializationException,
+    ValidationException,
+)
 from litestar.middleware import DefineMiddleware
 from litestar.middleware.session.client_side import ClientSideSessionBackend, CookieBackendConfig
 
@@ -143,7 +147,10 @@ def csrf_token(request: PageRequest) -> str:
 
 
 async def checked_form(request: PageRequest) -> dict[str, str]:
-    """The fields of a form that this session's own page sent; PermissionDenied for any other."""
+    """The fields of a form that this session's own page sent; PermissionDenied for any other.
+
+    A text with a NUL is none that a database takes: ValidationException.
+    """
     fields = await request.form()
     expected = request.session.get("csrf")
     sent = fields.get(CSRF_FIELD)
@@ -151,7 +158,10 @@ async def checked_form(request: PageRequest) -> dict[str, str]:
         raise PermissionDeniedException("This form has expired. Load the page again.")
     if not hmac.compare_digest(expected.encode(), sent.encode()):
         raise PermissionDeniedException("This form has expired. Load the page again.")
-    return {name: value for name, value in fields.items() if isinstance(value, str)}
+    texts = {name: value for name, value in fields.items() if isinstance(value, str)}
+    if any("\0" in value for value in texts.values()):
+        raise ValidationException("A form's text may not contain the character NUL.")
+    return texts
 
 
 def notify(request: PageRequest, text: str, *, failed: bool = False) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from metering.wording import counted
+
 if TYPE_CHECKING:
     from metering.semantic import Unit
 
@@ -71,4 +73,4 @@ def explain(file: BinaryIO, as_json: bool, cut: bool, as_text: bool) -> None:
             label = f"{unit.kind:>10} {unit.start:>6}-{unit.end:<6} {state}"
             text = escaped(data[unit.start : unit.end].decode(errors="replace"))
             console.print(Text(f"{label:<36} {text}", style=style(unit)))
-    console.print(f"{len(found)} units by {SEGMENTER}")
+    console.print(f"{counted(len(found), 'units')} by {SEGMENTER}")

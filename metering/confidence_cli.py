@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from metering.cli_context import CliContext
+from metering.cli_numbers import FiniteRange
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 @click.option("--judge", default="reviewers", show_default=True, help="Whose verdicts to use.")
 @click.option(
     "--error",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=FiniteRange(0, 1, min_open=True, max_open=True),
     default=0.05,
     show_default=True,
     help="How much of what is relied on may be wrong.",
 )
 @click.option(
     "--confidence",
-    type=click.FloatRange(0.5, 1, min_open=True, max_open=True),
+    type=FiniteRange(0.5, 1, min_open=True, max_open=True),
     default=0.95,
     show_default=True,
     help="How sure that is to be.",

@@ -4,21 +4,27 @@ Writers open `transaction`, readers `snapshot`; nothing below the caller commits
 take the write lock at BEGIN, because a deferred transaction that upgrades fails at once with
 SQLITE_BUSY however long the busy timeout is. Those of one process wait for each other's lock, which
 wakes them at once: SQLite would have them sleep, and look again.
+
+A connection to PostgreSQL that breaks while it commits leaves open whether it did, and whoever
+wrote it again would write it twice. So the server is asked, and nobody above has to know.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 BUSY_TIMEOUT_MS = 10_000
+ASKED_S = 5.0  # for how long a server that lost a commit's answer is asked what became of it
+ASK_AGAIN_S = 0.05
 
 _locks: WeakKeyDictionary[Engine, threading.Lock] = WeakKeyDictionary()
 _creating = threading.Lock()
@@ -42,14 +48,20 @@ def transaction(database: Engine, *, durable: bool = True) -> Iterator[Connectio
     """A write transaction: commits at the end of the block, rolls back on any exception.
 
     One that is not `durable` doesn't wait for the disk. It is there for everybody at once, and
-    for good as soon as any later one waits; should the machine fail before, it never was.
+    for good as soon as any later one waits; should the machine fail before, it never was. That is
+    for SQLite alone: a server may fail without us, and we would go on from what it has forgotten.
     """
     with _turn(database), database.connect() as connection:
         writer = connection.execution_options(dflash_write=True, dflash_durable=durable)
-        with writer.begin():
-            if not durable and database.dialect.name == "postgresql":
-                writer.exec_driver_sql("SET LOCAL synchronous_commit TO OFF")
-            yield writer
+        number = None
+        try:
+            with writer.begin():
+                yield writer
+                number = _number(writer)
+        except DBAPIError:
+            # Once it has its number, only the commit can have failed.
+            if number is None or not _is_committed(database, number):
+                raise
 
 
 @contextmanager
@@ -63,6 +75,33 @@ def snapshot(database: Engine) -> Iterator[Connection]:
             )
         with reader.begin():
             yield reader
+
+
+_NUMBER = text("SELECT CAST(pg_current_xact_id_if_assigned() AS text)")
+_STATUS = text("SELECT pg_xact_status(CAST(:number AS xid8))")
+
+
+def _number(connection: Connection) -> str | None:
+    """By what PostgreSQL knows this transaction; null where nothing was written, or elsewhere."""
+    if connection.dialect.name != "postgresql":
+        return None
+    number: str | None = connection.scalar(_NUMBER)
+    return number
+
+
+def _is_committed(database: Engine, number: str) -> bool:
+    """What became of a transaction whose answer was lost; false where nobody can say either."""
+    deadline_s = time.monotonic() + ASKED_S
+    while time.monotonic() < deadline_s:
+        try:
+            with database.connect() as connection:
+                status = connection.scalar(_STATUS, {"number": number})
+        except DBAPIError:
+            status = None  # it may be starting again
+        if status in {"committed", "aborted"}:
+            return bool(status == "committed")
+        time.sleep(ASK_AGAIN_S)
+    return False
 
 
 @contextmanager

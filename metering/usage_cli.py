@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from metering.cli_context import CliContext
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -31,11 +35,13 @@ def rebuild(context: CliContext, tenant_id: str | None) -> None:
     rows = 0
     with context.database() as database:
         with transaction(database) as connection:
+            if tenant_id is not None:
+                _require(connection, tenant_id)
             known = list(connection.scalars(select(tenants.c.id).order_by(tenants.c.id)))
         for each in known if tenant_id is None else [tenant_id]:
             with transaction(database) as connection:
                 rows += rollups.rebuild(connection, each)
-    click.echo(f"{rows} rollups were made anew")
+    click.echo(f"rollups made anew: {rows}")
 
 
 @usage.command()
@@ -47,14 +53,11 @@ def rebuild(context: CliContext, tenant_id: str | None) -> None:
 def show(context: CliContext, *, tenant_id: str, width: str, days: int, as_json: bool) -> None:
     """Show a tenant's usage; buckets are UTC's, and those without any are absent."""
     import msgspec
-    from sqlalchemy import select
 
     from metering import clock, rollups
-    from metering.tables import tenants
 
     with context.transaction() as connection:
-        if connection.scalar(select(tenants.c.id).where(tenants.c.id == tenant_id)) is None:
-            raise click.ClickException(f"no tenant {tenant_id}")
+        _require(connection, tenant_id)
         while rollups.refresh(connection, tenant_id):
             pass
         now = clock.now_us()
@@ -97,6 +100,13 @@ def bench(*, events: int, batch: int, folder: Path | None, url: str | None, as_j
         return
     for name, value in figures.items():
         click.echo(f"{name:<28} {value}")
+
+
+def _require(connection: Connection, tenant_id: str) -> None:
+    from metering.queries import tenant
+
+    if tenant(connection, tenant_id) is None:
+        raise click.ClickException(f"no tenant {tenant_id}")
 
 
 def _time(at_us: int) -> str:

@@ -10,7 +10,7 @@ from api import audit, cursors
 from api.admin.schemas import AuditEntryView, AuditPage
 from api.auth import Scope, requires
 from api.error_reports import documented
-from api.errors import Forbidden, InvalidCursor, Unauthenticated
+from api.errors import Forbidden, InvalidCursor, NotFound, Unauthenticated
 from api.schemas import CursorQuery, LimitQuery, TenantQuery
 from metering.database import snapshot
 
@@ -21,7 +21,7 @@ LISTING = "audit"
     "/audit",
     guards=[requires(Scope.ADMINISTER)],
     summary="Read the audit log",
-    responses=documented(InvalidCursor, Unauthenticated, Forbidden),
+    responses=documented(InvalidCursor, Unauthenticated, Forbidden, NotFound),
     sync_to_thread=True,
 )
 def read_audit_log(

@@ -7,6 +7,9 @@ import click
 from api.admin.cli import as_json, record, show, show_all
 from metering import clock
 from metering.cli_context import CliContext
+from metering.cli_numbers import COUNT_MAX
+
+PER_MINUTE = click.IntRange(1, COUNT_MAX)
 
 
 @click.group()
@@ -108,10 +111,10 @@ def close_budget(context: CliContext, tenant_id: str, budget_id: str, as_json: b
 @click.command()
 @click.argument("tenant_id")
 @click.option("--key", "key_id", help="Of this key alone.  [default: all of the tenant together]")
-@click.option("--requests", type=click.IntRange(1), help="Requests a minute.")
-@click.option("--tokens", type=click.IntRange(1), help="Tokens a minute, prompts included.")
-@click.option("--joules", type=click.IntRange(1), help="Joules a minute.")
-@click.option("--concurrency", type=click.IntRange(1), help="Requests at once.")
+@click.option("--requests", type=PER_MINUTE, help="Requests a minute.")
+@click.option("--tokens", type=PER_MINUTE, help="Tokens a minute, prompts included.")
+@click.option("--joules", type=PER_MINUTE, help="Joules a minute.")
+@click.option("--concurrency", type=click.IntRange(1, COUNT_MAX), help="Requests at once.")
 @as_json
 @click.pass_obj
 def limit(

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from metering.semantic import Segmenter
 from metering.unit_painting import painted
+from metering.wording import counted
 
 NOTHING = "-"
 
@@ -70,10 +71,9 @@ def _lines(receipt: dict[str, Any]) -> Table:
         receipt["currency"], justify="right", footer=Text(receipt["total"], style="bold")
     )
     for line in receipt["lines"]:
-        unit = line["unit"].removesuffix("s") if line["quantity"] == "1" else line["unit"]
         # Fewer than were emitted: a block in which no draft was accepted costs nothing by itself.
         detail = "accepted drafts" if line["component"] == "blocks" else line["detail"]
-        quantity = f"{line['quantity']} {unit}"
+        quantity = counted(line["quantity"], line["unit"])
         cells = (line["component"], detail, quantity, line["unit_price"], line["amount"])
         table.add_row(*map(Text, cells))
     return table
@@ -94,15 +94,15 @@ def _model(receipt: dict[str, Any]) -> str:
     threads = engine["thread_count"]
     return (
         f"{receipt['model']['name']} on {engine['device']}, {engine['backend']},"
-        f" {engine['instruction_set']}, {threads} {'thread' if threads == 1 else 'threads'}"
+        f" {engine['instruction_set']}, {counted(threads, 'threads')}"
     )
 
 
 def _output(receipt: dict[str, Any]) -> str:
     output = receipt["output"]
     return (
-        f"{output['output_tokens']} tokens in {output['blocks']} blocks,"
-        f" {output['input_tokens']} tokens in, finished by {receipt['finish_reason']}"
+        f"{counted(output['output_tokens'], 'tokens')} in {counted(output['blocks'], 'blocks')},"
+        f" {counted(output['input_tokens'], 'tokens')} in, finished by {receipt['finish_reason']}"
     )
 
 
@@ -138,7 +138,8 @@ def _green(green: dict[str, Any]) -> str:
 
 def _drafting(drafting: dict[str, Any]) -> str:
     return (
-        f"{drafting['accepted_tokens']} tokens accepted in {drafting['steps']} steps,"
+        f"{counted(drafting['accepted_tokens'], 'tokens')} accepted in"
+        f" {counted(drafting['steps'], 'steps')},"
         f" hit rate {drafting['draft_hit_rate'] or NOTHING},"
         f" {drafting['mean_accepted_length'] or NOTHING} tokens a step"
     )

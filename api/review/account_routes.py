@@ -75,22 +75,23 @@ def book_payout(
 ) -> PayoutView:
     """Take what a reviewer was paid off what is due. The same reference again changes nothing."""
     with transaction(database) as connection:
-        payout = reviewers.pay_out(
+        payout, is_news = reviewers.pay_out(
             connection,
             data.reviewer_id,
             data.currency,
             reference=data.reference,
             amount_nano=None if data.amount is None else parse_nano(data.amount),
         )
-        audit.write(
-            connection,
-            actor=principal.key_id,
-            action="review.paid_out",
-            subject=data.reviewer_id,
-            payout=payout.id,
-            amount_nano=payout.amount_nano,
-            currency=payout.currency,
-        )
+        if is_news:
+            audit.write(
+                connection,
+                actor=principal.key_id,
+                action="review.paid_out",
+                subject=data.reviewer_id,
+                payout=payout.id,
+                amount_nano=payout.amount_nano,
+                currency=payout.currency,
+            )
     return PayoutView.of(payout)
 
 

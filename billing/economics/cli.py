@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import IO, TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from metering.cli_context import CliContext
+from metering.wording import counted
 
 if TYPE_CHECKING:
     from billing.economics.costs import Economics
@@ -35,10 +37,22 @@ class _Rate(click.ParamType[Decimal]):
         return Decimal(nano) / NANO
 
 
+class _Currency(click.ParamType[str]):
+    name = "code"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        """Read a code; click says what is wrong with another text."""
+        if not re.fullmatch("[A-Z]{3}", value):
+            self.fail(f"a currency is a code such as USD, not {value!r}", param, ctx)
+        return str(value)
+
+
 def _rates(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--days", type=click.IntRange(1, 3650), default=30, show_default=True),
-        click.option("--currency", default="USD", show_default=True, help="Of both rates."),
+        click.option(
+            "--currency", type=_Currency(), default="USD", show_default=True, help="Of both rates."
+        ),
         click.option("--per-kwh", type=_Rate(), help="What a kilowatt hour costs."),
         click.option(
             "--per-hour", type=_Rate(), required=True, help="The machine an hour, power apart."
@@ -66,7 +80,8 @@ def show_costs(context: CliContext, /, *, as_json: bool, **rates: Any) -> None:
     for level in found.levels:
         click.echo(
             f"{level.concurrency:>5} at once: {level.step_ms:.3f} ms a step, "
-            f"{level.tokens_per_step:.2f} tokens, {level.steps} steps in {level.runs} runs"
+            f"{level.tokens_per_step:.2f} tokens, {counted(level.steps, 'steps')} in "
+            f"{counted(level.runs, 'runs')}"
         )
     if found.fit is None:
         click.echo(f"no fit: {found.no_fit}")
@@ -96,23 +111,26 @@ def show_costs(context: CliContext, /, *, as_json: bool, **rates: Any) -> None:
 @click.pass_obj
 def show_margins(context: CliContext, /, *, as_json: bool, **rates: Any) -> None:
     """Say what each tenant was charged beside what its requests took of machine and energy."""
+    from billing.money import format_nano
+
     found = _economics(context, **rates)
     if as_json:
         click.echo(json.dumps(_plain(found, "margins")))
         return
     for each in found.margins:
         click.echo(
-            f"{each.tenant_id} ({each.name}): charged {each.charged_nano / 1e9:.9f} "
+            f"{each.tenant_id} ({each.name}): charged {format_nano(each.charged_nano)} "
             f"{each.currency}, machine {_shown(each.machine_cost)}, energy "
-            f"{_shown(each.energy_cost)}, margin {_shown(each.margin)}, {each.requests} requests"
+            f"{_shown(each.energy_cost)}, margin {_shown(each.margin)}, "
+            f"{counted(each.requests, 'requests')}"
             f"{f', {each.unmetered} without joules' if each.unmetered else ''}"
         )
 
 
 @economics.command("roi")
-@click.argument("file", type=click.File("r", encoding="utf-8"))
+@click.argument("file", type=click.File("rb"))
 @as_json
-def compare_fleets(*, file: IO[str], as_json: bool) -> None:
+def compare_fleets(*, file: IO[bytes], as_json: bool) -> None:
     """Compare two fleets by the figures in FILE (YAML or JSON, decimals quoted)."""
     from billing.economics import roi
     from billing.errors import InvalidEconomics, InvalidTariff

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from tempfile import SpooledTemporaryFile
@@ -110,10 +111,12 @@ def _focus_rows(
 
 
 def _spooled(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    file: IO[bytes] = SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115 - read later
-    for piece in pieces:
-        file.write(piece)
-    file.seek(0)
+    with ExitStack() as opened:
+        file: IO[bytes] = opened.enter_context(SpooledTemporaryFile(max_size=SPOOL_BYTES))
+        for piece in pieces:
+            file.write(piece)
+        file.seek(0)
+        opened.pop_all()  # it is read later
     return _chunks(file)
 
 

@@ -244,6 +244,7 @@ def pay_invoice(context: CliContext, reference: str, amount: str, cause: str) ->
 def check_invoices(ctx: click.Context, whole: bool) -> None:
     """Compare invoices with their lines, numbers and receivables; exit status 1 if any differ."""
     from billing.invoices import checks
+    from metering.wording import counted
 
     with ctx.obj.snapshot() as connection:
         found = list(checks.check(connection))
@@ -255,7 +256,7 @@ def check_invoices(ctx: click.Context, whole: bool) -> None:
             f"{difference.subject}: {difference.check}: expected {difference.expected}, "
             f"found {difference.actual}"
         )
-    click.echo(f"{len(found)} differences")
+    click.echo(counted(len(found), "differences"))
     if found:
         ctx.exit(1)
 
@@ -325,14 +326,15 @@ def _show(found: Invoice, form: str, output: Path | None) -> None:
 
 def _text(found: Invoice) -> str:
     from billing.invoices import wording
+    from metering.wording import unit_of
 
     row = found.row
     out = [f"{wording.title(found)}: {found.customer.name}, {wording.period(found)}"]
     if row.number is not None:  # else the title says how it stands
         out[0] += f", {row.state}"
     out += [
-        f"  {wording.description(line, found):<52} {line.quantity:>16} {line.unit:<14} "
-        f"{wording.amount(found, line.amount_minor):>12}"
+        f"  {wording.description(line, found):<52} {line.quantity:>16} "
+        f"{unit_of(line.quantity, line.unit):<14} {wording.amount(found, line.amount_minor):>12}"
         for line in found.lines
     ]
     for name, minor in (

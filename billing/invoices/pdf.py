@@ -120,7 +120,7 @@ def _lines(invoice: Invoice) -> Table:
         cells.append(
             [
                 Paragraph(escape(wording.description(line, invoice)), TEXT),
-                Paragraph(escape(f"{line.quantity} {line.unit.replace('_', ' ')}"), RIGHT),
+                Paragraph(escape(wording.quantity(line)), RIGHT),
                 Paragraph(line.unit_price or "–", RIGHT),
                 Paragraph(wording.amount(invoice, line.amount_minor), RIGHT),
             ]

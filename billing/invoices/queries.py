@@ -8,11 +8,13 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, or_, select, tuple_
 
+from billing import periods
 from billing.errors import InvoiceNotFound
 from billing.invoices import issuing
 from billing.invoices.drafting import Draft
 from billing.invoices.parties import Customer, Issuer
 from billing.invoices.tables import credit_notes, invoice_lines, invoice_payments, invoices
+from billing.ledger.balances import currency_of
 from billing.money import plain
 
 
@@ -101,7 +103,14 @@ def rows(
     limit: int,
     cursor: tuple[int, str] | None = None,
 ) -> list[InvoiceRow]:
-    """Invoices, newest first. `cursor` is the last row's `(created_at_us, id)`."""
+    """Invoices, newest first. `cursor` is the last row's `(created_at_us, id)`.
+
+    Raises UnknownTenant or InvalidPeriod.
+    """
+    if tenant_id is not None:
+        currency_of(connection, tenant_id)
+    if period is not None:
+        periods.month(period, "UTC")
     query = (
         select(*_columns())
         .order_by(invoices.c.created_at_us.desc(), invoices.c.id.desc())

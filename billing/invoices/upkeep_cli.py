@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from metering.cli_context import CliContext
+from metering.wording import counted
 
 
 @click.command("remind")
@@ -19,7 +20,7 @@ def remind_customers(context: CliContext) -> None:
         what = ", ".join(each.numbers) or "nothing"
         paused = "paused" if each.is_paused else "open"
         click.echo(f"{each.tenant_id}: reminded of {what}; credit on account is {paused}")
-    click.echo(f"{len(told)} tenants")
+    click.echo(counted(len(told), "tenants"))
 
 
 @click.command("recount")
@@ -34,4 +35,4 @@ def recount_charges(context: CliContext) -> None:
         with transaction(database) as connection:
             charged_hours.rebuild(connection)
         hours = charged_hours.count_all(database, clock.now_us())
-    click.echo(f"{hours} hours counted")
+    click.echo(f"{counted(hours, 'hours')} counted")

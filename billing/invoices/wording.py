@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 from billing.invoices.minor_units import format_minor
 from billing.invoices.queries import Invoice, Line
+from metering.wording import counted
 
 COMPONENTS = {
     "input": "Input tokens",
@@ -42,6 +43,11 @@ def description(line: Line, invoice: Invoice) -> str:
     if line.period != invoice.row.period:
         text += f", correction of {line.period}"
     return text
+
+
+def quantity(line: Line) -> str:
+    """How much a line is of, with its unit."""
+    return counted(line.quantity, line.unit)
 
 
 def amount(invoice: Invoice, amount_minor: int) -> str:

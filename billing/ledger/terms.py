@@ -72,6 +72,8 @@ def change(
         raise UnknownTenant(f"no tenant {tenant_id!r}")
     if (receivable_limit_nano or 0) < 0:
         raise InvalidAmount("a receivable limit is not below zero")
+    if (alert_below_nano or 0) < 0:
+        raise InvalidAmount("no balance is below zero: nobody would ever be alerted")
     now = clock.now_us()
     insert_once(
         connection,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from metering.cli_context import CliContext
+from metering.cli_numbers import COUNT_MAX
 
 if TYPE_CHECKING:
     from billing.payments.provider import Provider
@@ -103,7 +104,7 @@ def show_waiting(ctx: click.Context, as_json: bool) -> None:
 
 
 @payments.command("retry")
-@click.argument("seq", type=int)
+@click.argument("seq", type=click.IntRange(1, COUNT_MAX))
 @click.pass_obj
 def retry_row(context: CliContext, seq: int) -> None:
     """Let a refused row go out again, once its cause was mended."""
@@ -117,7 +118,7 @@ def retry_row(context: CliContext, seq: int) -> None:
 
 
 @payments.command("drop")
-@click.argument("seq", type=int)
+@click.argument("seq", type=click.IntRange(1, COUNT_MAX))
 @click.pass_obj
 def drop_row(context: CliContext, seq: int) -> None:
     """Let a refused row go, which was settled otherwise. A refund's credit is given back."""

@@ -9,8 +9,8 @@ from litestar import Response, get, post
 from litestar.response import Redirect
 
 from billing import reviewers
-from billing.errors import InvalidPayout
-from billing.money import format_nano
+from billing.errors import InvalidAmount, InvalidPayout
+from billing.money import format_nano, parse_nano
 from billing.review_items import Verdict
 from billing.reviewers import ReviewerAccount
 from dashboards.injected import AForm, AHost, AViewer
@@ -46,26 +46,29 @@ def show_reviewers(request: PageRequest, host: AHost, operator: AViewer) -> Resp
 
 @post("/reviewers/payouts", sync_to_thread=True)
 def book_payout(request: PageRequest, host: AHost, operator: AViewer, form: AForm) -> Redirect:
-    """Book that a reviewer was paid all that is due. Once per reference."""
+    """Book that a reviewer was paid all that the page showed to be due. Once per reference."""
     reviewer_id, currency = form.get("reviewer_id", ""), form.get("currency", "")
     try:
         with transaction(host.database) as connection:
-            payout = reviewers.pay_out(
+            payout, is_news = reviewers.pay_out(
                 connection,
                 reviewer_id,
                 currency,
                 reference=form.get("reference", "").strip(),
+                # What the page showed: what has become due since was not paid.
+                amount_nano=parse_nano(form.get("amount", "")),
             )
-            host.audit(
-                connection,
-                actor=operator.key_id,
-                action="review.paid_out",
-                subject=reviewer_id,
-                payout=payout.id,
-                amount_nano=payout.amount_nano,
-                currency=currency,
-            )
-    except InvalidPayout as error:
+            if is_news:
+                host.audit(
+                    connection,
+                    actor=operator.key_id,
+                    action="review.paid_out",
+                    subject=reviewer_id,
+                    payout=payout.id,
+                    amount_nano=payout.amount_nano,
+                    currency=currency,
+                )
+    except (InvalidAmount, InvalidPayout) as error:
         text = str(error)
         notify(request, f"{text[:1].upper()}{text[1:]}.", failed=True)
     else:

@@ -8,8 +8,8 @@ import time
 import structlog
 from sqlalchemy import Engine as Database
 
-from metering import clock
-from metering.database import transaction
+from metering import clock, queries
+from metering.database import snapshot, transaction
 from metering.errors import UnknownRequest
 from metering.protocols import BlockSink, Settler
 from metering.recorder import endings, terminal
@@ -87,7 +87,12 @@ class Closer:
             except UnknownRequest:
                 log.exception("request.final_already", request_id=live.admitted.id)
                 self._live.remove(live)
-                return
+                # An attempt of which nothing was heard may have ended it: who waits hears of that.
+                with snapshot(self._database) as connection:
+                    stored = queries.summary(connection, live.admitted.id)
+                if stored is None:
+                    return
+                summary = stored
             except Exception:
                 log.exception("request.ending_failed", request_id=live.admitted.id)
                 wait_ns = min(RETRY_NS_MAX, RETRY_NS << min(live.retries, 16))

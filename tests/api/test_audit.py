@@ -3,7 +3,7 @@ from __future__ import annotations
 from api_cases import HeldClock, make_house
 from sqlalchemy import Engine
 
-from api import audit
+from api import audit, tenants
 from metering.database import snapshot, transaction
 
 
@@ -40,17 +40,18 @@ def test_a_change_that_is_undone_leaves_no_line(sqlite_database: Engine) -> None
 
 def test_lines_are_read_newest_first_and_by_tenant(sqlite_database: Engine) -> None:
     with transaction(sqlite_database) as connection:
+        even, odd = (tenants.create(connection, name=name).id for name in ("even", "odd"))
         for number in range(5):
             audit.write(
                 connection,
                 actor="cli",
                 action="tenant.changed",
                 subject=str(number),
-                tenant_id="even" if number % 2 == 0 else "odd",
+                tenant_id=even if number % 2 == 0 else odd,
             )
     with snapshot(sqlite_database) as connection:
         newest = audit.entries(connection, limit=2)
         older = audit.entries(connection, limit=9, before=newest[-1].seq)
-        even = audit.entries(connection, tenant_id="even", limit=9)
+        found = audit.entries(connection, tenant_id=even, limit=9)
     assert [entry.subject for entry in (*newest, *older)] == ["4", "3", "2", "1", "0"]
-    assert [entry.subject for entry in even] == ["4", "2", "0"]
+    assert [entry.subject for entry in found] == ["4", "2", "0"]

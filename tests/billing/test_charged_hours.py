@@ -39,7 +39,7 @@ def test_days_and_months_are_what_the_lines_come_to_whatever_was_counted(
 ) -> None:
     """given lines that come between counts, when any span is read, then it is their sum."""
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=25, suppress_health_check=list(HealthCheck))
     @given(
         st.lists(st.one_of(lines, st.just("count")), max_size=14),
         moments,

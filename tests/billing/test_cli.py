@@ -289,7 +289,7 @@ def test_before_anything_was_published_the_local_key_vouches(run: Run, context: 
 
 
 def test_honest_books_reconcile(run: Run, served: Settlement) -> None:
-    assert run(reconcile).output.startswith("0 differences; compared 1 requests")
+    assert run(reconcile).output.startswith("0 differences; compared 1 request")
     found = json.loads(run(reconcile, "--json").output)
     assert found["differences"] == []
     assert found["totals"]["tokens"] == 10

@@ -153,9 +153,7 @@ def test_a_late_event_is_priced_as_of_its_own_time(database: Engine, tmp_path: P
 _examples = itertools.count()
 
 
-@settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     order=st.permutations([0, 3, 59, 61, 3599, 3600, 86_400, 3]), cuts=st.sets(st.integers(1, 7))
 )

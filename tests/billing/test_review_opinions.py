@@ -143,10 +143,13 @@ def test_a_reviewer_is_paid_once_for_each_reference_and_never_more_than_is_due(
         reviewers.succeed(connection, "key_anna2", "key_anna3")
         assert reviewers.of_key(connection, "key_anna3") == "key_anna"
     with transaction(desk.database) as connection:
-        part = reviewers.pay_out(connection, "key_anna", "USD", reference="a", amount_nano=1)
+        part, is_news = reviewers.pay_out(
+            connection, "key_anna", "USD", reference="a", amount_nano=1
+        )
+        assert is_news
         again = reviewers.pay_out(connection, "key_anna", "USD", reference="a", amount_nano=1)
-        assert again == part
-        rest = reviewers.pay_out(connection, "key_anna", "USD", reference="b")
+        assert again == (part, False)
+        rest, _ = reviewers.pay_out(connection, "key_anna", "USD", reference="b")
         assert rest.amount_nano == FEE_NANO - 1
         (account,) = reviewers.listing(connection)
         assert (account.earned_nano, account.due_nano) == (FEE_NANO, 0)

@@ -18,9 +18,11 @@ from typing import Any
 
 import httpx
 import pytest
+from databases import PostgresServer
 from flow_streams import events
 from gateway_process import Gateway, GatewayHome, Tenant, make_tenant
 from sqlalchemy import Engine, func, select
+from sqlalchemy.exc import DBAPIError
 
 from billing.reconciliation import reconcile
 from billing.tables import holds, receipts
@@ -181,3 +183,47 @@ def test_killed_at_any_point_under_load_it_restarts_with_books_that_agree(
         load.repeat(gateway, 5)
         assert served == books_are_whole(books, load) > 0
     assert load.refusals == []
+
+
+@pytest.fixture
+def failing_server() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    server.last()
+    yield server
+    server.close()
+
+
+def test_a_database_server_that_fails_under_load_leaves_books_that_agree(
+    failing_server: PostgresServer, tmp_path: Path, tiny_model: Path
+) -> None:
+    url = failing_server.create(tables=True)
+    home = GatewayHome.create(tmp_path / "home", tiny_model, url)
+    home.settings["DFLASH_REQUESTS_PER_MINUTE"] = "1000000"
+    load = Load(make_tenant(home, credit="1000"), random.Random(7))
+    books = open_database(url)
+    with home.running() as gateway:
+        load.start(gateway)
+        wait_for_requests(books)
+        for _ in range(2):
+            threading.Event().wait(1.0)
+            failing_server.fail()
+        threading.Event().wait(1.0)
+        load.stop()
+        wait_until_nothing_lives(books)
+        assert books_are_whole(books, load) > 0
+        load.repeat(gateway, 3)
+    books.dispose()
+    assert load.refusals == []
+    assert load.receipts
+
+
+def wait_until_nothing_lives(database: Engine) -> None:
+    """Return once every request has ended."""
+    live = select(func.count()).where(requests.c.status.not_in(FINAL_STATUSES))
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with suppress(DBAPIError), snapshot(database) as connection:
+            if not connection.scalar(live):
+                return
+        time.sleep(0.05)
+    raise AssertionError("a request did not end for a minute")

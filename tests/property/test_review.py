@@ -185,7 +185,7 @@ class Queue(RuleBasedStateMachine):
             owed = due(connection)[reviewer]
         for _ in range(2):
             with suppress(InvalidPayout), transaction(self.database) as connection:
-                payout = reviewers.pay_out(
+                payout, _ = reviewers.pay_out(
                     connection, reviewer, "USD", reference=reference, amount_nano=part
                 )
                 assert payout.amount_nano == (owed if part is None else part) <= owed
@@ -222,7 +222,6 @@ def drive(databases: Databases, folder: Path, examples: int) -> None:
         settings=settings(
             max_examples=examples,
             stateful_step_count=22,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

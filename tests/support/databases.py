@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -86,6 +87,20 @@ class PostgresServer:
         """Drop a database that `create` made, whoever is still connected."""
         name = url.partition("?")[0].rpartition("/")[2]
         self._execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def last(self) -> None:
+        """Wait for the disk on commit, as servers do: then `fail` loses nothing that was promised.
+
+        What the system holds for the disk survives, so it need not be synced.
+        """
+        self._execute("ALTER SYSTEM SET synchronous_commit = on")
+        self._execute("SELECT pg_reload_conf()")
+
+    def fail(self) -> None:
+        """Kill a process of the server: all of it forgets what was not written, and recovers."""
+        with self._admin.connect() as connection:
+            os.kill(connection.scalar(text("SELECT pg_backend_pid()")) or 0, signal.SIGKILL)
+            connection.invalidate()
 
     def close(self) -> None:
         self._admin.dispose()

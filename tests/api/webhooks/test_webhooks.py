@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +20,7 @@ from sqlalchemy import Engine
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from api.errors import InvalidParameter
-from api.webhooks import deliveries, endpoints
+from api.webhooks import deliveries, endpoints, sending
 from api.webhooks.addresses import ForbiddenAddress, check_url, resolve
 from api.webhooks.deliveries import SCHEDULE_S
 from api.webhooks.routes import webhooks_router
@@ -33,6 +35,7 @@ class Receiver:
 
     port: int = 0
     status: int = 200
+    drips: str | None = None  # what it never comes to the end of
     calls: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
 
     @property
@@ -50,17 +53,32 @@ def receiver() -> Iterator[Receiver]:
             kept.calls.append(({k.lower(): v for k, v in self.headers.items()}, body))
             self.send_response(kept.status)
             self.send_header("location", "/elsewhere")
+            if kept.drips:
+                self.drip()
             self.send_header("content-length", "0")
             self.end_headers()
+
+        def drip(self) -> None:
+            """Begin an answer that has no end."""
+            if kept.drips == "body":
+                self.end_headers()
+            with suppress(OSError):
+                while kept.drips:
+                    self.flush_headers()
+                    self.wfile.write(b"x")
+                    time.sleep(0.01)
+            self.close_connection = True
 
         def log_message(self, *_: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     kept.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever)
+    # how often it looks whether it is to end; by default every half a second
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield kept
+    kept.drips = None
     server.shutdown()
     thread.join()
     server.server_close()
@@ -157,6 +175,25 @@ def test_a_failing_receiver_is_tried_again_on_schedule_until_it_is_given_up(
         deliveries.replay(connection, house.tenant_id, found.seq)
     assert sender.round() == 1
     assert listed(database, house)[0].state == "delivered"
+
+
+@pytest.mark.parametrize(("drips", "state"), [("headers", "waiting"), ("body", "delivered")])
+def test_a_receiver_whose_answer_never_ends_keeps_nobody_waiting(
+    database: Engine,
+    house: House,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    drips: str,
+    state: str,
+) -> None:
+    monkeypatch.setattr(sending, "TIMEOUT_S", 0.3)
+    listen(database, house, receiver.url)
+    receiver.drips = drips
+    tell(database, house)
+    Sender(database, allow_private=True).round()
+    (found,) = listed(database, house)
+    assert (found.state, found.attempts) == (state, 1)
+    assert found.last_error == (None if state == "delivered" else "it took longer than 0.3 s")
 
 
 def test_a_receiver_that_is_gone_is_told_nothing_more(

@@ -18,11 +18,12 @@ from billing_world import (
 from sqlalchemy import Connection, Engine, select, text
 from sqlalchemy.exc import IntegrityError
 
-from billing import refunds
+from billing import refunds, review_caps
 from billing.credit_checks import check
 from billing.credit_tables import fundings, notices
 from billing.errors import (
     InsufficientCredit,
+    InvalidAmount,
     InvalidGrant,
     NothingToReverse,
     TransferConflict,
@@ -214,6 +215,16 @@ def test_a_mistaken_grant_is_reversed_as_far_as_it_is_left(
         grants.reverse(connection, "ten_1", "mistake")  # what the hold gave back
         assert balances(connection) == {"earnings": 4}
         square(connection)
+
+
+@pytest.mark.parametrize("field", ["receivable_limit_nano", "alert_below_nano"])
+def test_terms_that_nothing_could_come_to_are_refused(database: Engine, field: str) -> None:
+    with transaction(database) as connection:
+        add_tenant(connection)
+        with pytest.raises(InvalidAmount, match="below zero"):
+            terms.change(connection, "ten_1", **{field: -1})
+        with pytest.raises(InvalidAmount, match="below zero"):
+            review_caps.limit(connection, "ten_1", -1)
 
 
 def test_a_postpaid_tenant_owes_up_to_its_limit_and_no_further(

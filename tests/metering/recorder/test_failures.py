@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import psycopg
 import pytest
 from metering_cases import (
     Rig,
@@ -317,3 +318,56 @@ def test_the_end_keeps_its_time_through_every_attempt(
         stored = connection.scalar(select(usage_events.c.event_time_us))
     assert summary.ended_at_us == stored
     assert summary.ended_at_us <= 5_000_002
+
+
+def test_what_was_committed_counts_once_although_every_answer_of_the_database_is_lost(
+    postgres_database: Engine, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with recorder_rig(postgres_database, meter=scripted_meter(WattSource())) as rig:
+        rig.gate.reaches["req_1"] = 10**6
+        rig.track("req_1")
+        commit = postgres_database.dialect.do_commit
+
+        def commit_and_break(connection: Any) -> None:
+            commit(connection)
+            connection.driver_connection.close()
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+        monkeypatch.setattr(postgres_database.dialect, "do_commit", commit_and_break)
+        start_ns = clock.monotonic_ns()
+        for index in range(3):
+            end_ns = clock.monotonic_ns()
+            more = {"finishes": [finish(blocks=3, tokens=3)]} if index == 2 else {}
+            rig.recorder.on_steps(
+                [step(index, block(index, "word "), start_ns=start_ns, end_ns=end_ns, **more)]
+            )
+            start_ns = end_ns
+        summary = rig.sink.wait_for("req_1")
+        assert (summary.status, summary.output_tokens) == (RequestStatus.COMPLETED, 3)
+        assert summary.energy.energy_uj is not None
+        monkeypatch.undo()
+    with snapshot(postgres_database) as connection:
+        counted = connection.execute(select(engine_counters.c.blocks, engine_counters.c.tokens))
+        assert counted.all() == [(3, 3)]
+        assert folded(admitted_request("req_1"), event_log.of_request(connection, "req_1"), 0)
+
+
+def test_who_waits_hears_of_an_end_although_the_attempt_that_wrote_it_seemed_to_fail(
+    rig: Rig,
+) -> None:
+    attempts = itertools.count()
+    real = closer.transaction
+
+    @contextmanager
+    def losing(database: Engine) -> Iterator[Connection]:
+        with real(database) as connection:
+            yield connection
+        if not next(attempts):
+            raise OperationalError("COMMIT", {}, Exception("no answer"))
+
+    with patch.object(closer, "transaction", losing):
+        rig.track("req_1")
+        rig.recorder.on_steps([step(0, block(0, "Hi"), finishes=[finish(blocks=1, tokens=1)])])
+        assert rig.sink.wait_for("req_1").output_tokens == 1
+    assert next(attempts) == 1  # the second found that it was done
+    assert rig.recorder.live_count == 0
