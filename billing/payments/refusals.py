@@ -73,9 +73,10 @@ def _give_back(connection: Connection, refund_id: str) -> None:
 
 
 def _refused(connection: Connection, seq: int) -> Row[int, str, str, str] | None:
+    """The row, locked: else it could be sent again while its credit is given back."""
     outbox = payment_outbox.c
     return connection.execute(
-        select(outbox.seq, outbox.action, outbox.subject, outbox.body).where(
-            outbox.seq == seq, outbox.state == "refused", outbox.dropped_at_us.is_(None)
-        )
+        select(outbox.seq, outbox.action, outbox.subject, outbox.body)
+        .where(outbox.seq == seq, outbox.state == "refused", outbox.dropped_at_us.is_(None))
+        .with_for_update()
     ).one_or_none()

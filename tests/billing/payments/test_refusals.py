@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,26 @@ def test_the_credit_of_a_refund_that_is_let_go_comes_back(
     deliver(month, stripe)
     assert credit(month) == 500
     assert compared(month, stripe).differences == []
+
+
+def test_what_is_let_go_is_not_tried_again_at_the_same_time(
+    month: Month, stripe: StripeProcess
+) -> None:
+    """It would be done although the credit that it took was given back."""
+    with transaction(month.database) as connection:
+        outbox.enqueue(connection, "ten_1", "void", "inv_1", {"invoice": "in_none"})
+    seq = refused(month, stripe)
+
+    def retry() -> bool:
+        with transaction(month.database) as connection:
+            return refusals.retry(connection, seq)
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction(month.database) as connection:
+            assert refusals.drop(connection, seq)
+            tried = pool.submit(retry)
+            wait([tried], timeout=0.2)
+        assert tried.result(10) is False
 
 
 def test_what_is_built_upon_is_not_let_go(month: Month, stripe: StripeProcess) -> None:
