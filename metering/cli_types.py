@@ -60,5 +60,6 @@ class Word(click.ParamType[str]):
 
 NAME = Prose(200)
 REFERENCE = Word(r"[A-Za-z0-9_.:-]{1,40}", "1 to 40 of A-Z, a-z, 0-9 and _.:-")
+LONG_REFERENCE = Word(r"[A-Za-z0-9_.:-]{1,64}", "1 to 64 of A-Z, a-z, 0-9 and _.:-")
 EMAIL = Word(r"[^@\s\x00-\x1f]{1,100}@[^@\s\x00-\x1f]{1,99}", "an address such as pay@acme.example")
 CURRENCY = Word("[A-Z]{3}", "a currency such as USD")

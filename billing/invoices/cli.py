@@ -13,7 +13,7 @@ import click
 from billing.invoices.parties_cli import set_customer, set_issuer
 from billing.invoices.upkeep_cli import recount_charges, remind_customers
 from metering.cli_context import CliContext
-from metering.cli_types import NAME, REFERENCE
+from metering.cli_types import LONG_REFERENCE, NAME
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -200,7 +200,7 @@ def give_up_invoice(context: CliContext, reference: str) -> None:
 @click.option(
     "--reference",
     "cause",
-    type=REFERENCE,
+    type=LONG_REFERENCE,
     help="Yours; the same again credits nothing.  [default: new]",
 )
 @click.pass_obj
@@ -230,7 +230,7 @@ def credit_invoice(
 @click.argument("reference")
 @click.argument("amount")
 @click.option(
-    "--cause", type=REFERENCE, required=True, help="Such as the transfer's id: taken once."
+    "--cause", type=LONG_REFERENCE, required=True, help="Such as the transfer's id: taken once."
 )
 @click.pass_obj
 def pay_invoice(context: CliContext, reference: str, amount: str, cause: str) -> None:

@@ -149,7 +149,7 @@ def test_a_number_that_nothing_can_be_done_with_is_a_mistake_in_the_command(
         ["invoice", "customer", "ten_x", "--address", "x" * 1001],
         ["invoice", "issuer", "--tax-id", "x" * 65],
         ["invoice", "credit", "INV-1", "1", "--reason", "\x1b[31mred"],
-        ["invoice", "pay", "INV-1", "1", "--cause", "x" * 41],
+        ["invoice", "pay", "INV-1", "1", "--cause", "x" * 65],
         ["payments", "enrol", "ten_x", "nobody"],
         ["payments", "meter", "ten_x", "requests", "two words"],
         ["grant", "issue", "ten_x", "1", "--reference", "a/b"],
