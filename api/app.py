@@ -101,6 +101,7 @@ def create_app(settings: Settings, started: Gateway | None = None) -> Litestar:
             first_page,
             routes.generate,
             routes.generation,
+            routes.generation_trace,
             routes.audit_generation,
             openai_routes.chat_completions,
             openai_routes.completions,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from threading import Event, Thread
 
 import structlog
+from sqlalchemy import Connection
 from sqlalchemy import Engine as Database
 
 from api.webhooks.sending import Sender
@@ -18,7 +19,7 @@ from billing import charged_hours, outside, retention
 from billing.invoices import dunning
 from billing.settlement import Settlement
 from metering import clock, rollups
-from metering.database import transaction
+from metering.database import snapshot, transaction
 
 log = structlog.get_logger(__name__)
 
@@ -74,12 +75,15 @@ def usage_chores(database: Database, settlement: Settlement) -> Chores:
             log.warning("usage.unrated", events=done.unrated)
         return done.settled > 0
 
-    def roll_up() -> bool:
+    def roll_up(tenant_id: str) -> int:
         with transaction(database) as connection:
-            return rollups.refresh(connection) > 0
+            return rollups.refresh(connection, tenant_id)
 
-    def count_charges() -> bool:
-        return charged_hours.count(database, clock.now_us()) > 0
+    def count_charges(tenant_id: str) -> int:
+        return charged_hours.count(database, tenant_id, clock.now_us())
+
+    def next_charged(connection: Connection, after: str) -> str | None:
+        return charged_hours.next_due(connection, clock.now_us(), after)
 
     def erase() -> bool:
         now = clock.now_us()
@@ -99,13 +103,47 @@ def usage_chores(database: Database, settlement: Settlement) -> Chores:
             )
         return False
 
-    return Chores("usage", [rate, roll_up, count_charges, _hourly(erase), _hourly(remind)])
+    return Chores(
+        "usage",
+        [
+            rate,
+            _in_turn(database, rollups.next_marked, roll_up),
+            _in_turn(database, next_charged, count_charges),
+            _hourly(erase),
+            _hourly(remind),
+        ],
+    )
 
 
 def webhook_chores(database: Database, *, allow_private: bool) -> Chores:
     """Tell tenants what they want to hear of; slow receivers keep nothing else waiting."""
     sender = Sender(database, allow_private=allow_private)
     return Chores("webhooks", [lambda: sender.round() > 0])
+
+
+def _in_turn(
+    database: Database,
+    following: Callable[[Connection, str], str | None],
+    work: Callable[[str], int],
+) -> Callable[[], bool]:
+    """The work of one tenant after another, round and round until a round finds none to do.
+
+    A tenant whose work fails keeps no other waiting: its next turn comes after all others'.
+    """
+    after, done = "", 0
+
+    def stepped() -> bool:
+        nonlocal after, done
+        with snapshot(database) as connection:
+            tenant_id = following(connection, after)
+        if tenant_id is None:
+            more, after, done = done > 0, "", 0
+            return more
+        after = tenant_id
+        done += work(tenant_id)
+        return True
+
+    return stepped
 
 
 def _hourly(step: Callable[[], bool]) -> Callable[[], bool]:

@@ -18,7 +18,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from api.gateway import Gateway
-from billing import outside
+from billing import outside, review_queries
 from billing import queries as billing_queries
 from engine.records import EngineStats
 from metering import queries as metering_queries
@@ -39,7 +39,8 @@ class GatewayCollector(Collector):
         yield from self._engine()
         with snapshot(self._gateway.database) as connection:
             totals = metering_queries.totals(connection)
-            open_ends = billing_queries.open_ends(connection, now_us())
+            holds_open = billing_queries.holds_open(connection)
+            backlog = review_queries.backlog(connection, now_us())
             reported = outside.waiting(connection)
         requests = CounterMetricFamily(
             "dflash_requests", "Requests by final status", labels=["status"]
@@ -54,14 +55,14 @@ class GatewayCollector(Collector):
             for use, energy_uj in uses.items():
                 energy.add_metric([energy_class, use], energy_uj / 1e6)
         yield energy
-        yield GaugeMetricFamily("dflash_holds_open", "Pending holds", value=open_ends.holds_open)
+        yield GaugeMetricFamily("dflash_holds_open", "Pending holds", value=holds_open)
         yield GaugeMetricFamily(
-            "dflash_review_depth", "Unresolved review items", value=open_ends.review_depth
+            "dflash_review_depth", "Unresolved review items", value=backlog.depth
         )
         yield GaugeMetricFamily(
             "dflash_review_age_seconds",
             "Age of the oldest unresolved review item",
-            value=open_ends.review_age_us / 1e6,
+            value=(backlog.oldest_us or 0) / 1e6,
         )
 
         yield GaugeMetricFamily(
@@ -82,11 +83,19 @@ class GatewayCollector(Collector):
         states = self._gateway.engine_states()
         labels = ["replica"] if len(states) > 1 else []
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        costs = GaugeMetricFamily(
+            "dflash_step_cost_ms", "A step by its rows, as timed at start", labels=[*labels, "rows"]
+        )
         for state in states:
-            for kind, name, value, text in _figures(state.stats) if state.stats else ():
+            if state.stats is None:
+                continue
+            whose = [state.replica] if labels else []
+            for kind, name, value, text in _figures(state.stats):
                 family = families.setdefault(name, kind(f"dflash_{name}", text, labels=labels))
-                family.add_metric([state.replica] if labels else [], value)
-        yield from families.values()
+                family.add_metric(whose, value)
+            for rows, cost_ms in state.stats.step_cost_ms:
+                costs.add_metric([*whose, str(rows)], cost_ms)
+        yield from (*families.values(), costs)
 
 
 def _figures(stats: EngineStats) -> Iterator[tuple[Kind, str, float, str]]:
@@ -111,6 +120,10 @@ def _figures(stats: EngineStats) -> Iterator[tuple[Kind, str, float, str]]:
         yield CounterMetricFamily, f"engine_{name}", value, text
     for name, rate, text in (
         ("draft_hit_rate", counters.draft_hit_rate, "Accepted tokens per drafted depth"),
+        ("draft_depth", counters.mean_drafted_depth, "Depth drafted per step"),
+        ("node_efficiency", counters.node_efficiency, "Accepted tokens per verified node"),
+        ("draft_window_hit_rate", stats.window_hit_rate, "The hit rate of the last window"),
+        ("draft_window_speedup", stats.window_speedup, "Over plain decoding, in that window"),
         ("accepted_length", counters.mean_accepted_length, "Tokens emitted per step"),
         ("tokens_per_second", stats.emitted_tokens_per_s, "Decode rate of the last window"),
         ("block_reuse_rate", caches.block_reuse_rate, "Cached and followed blocks per block"),

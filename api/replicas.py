@@ -16,6 +16,7 @@ from api.admission import Admission
 from api.errors import SharedMeter
 from api.inference.orders import Order
 from api.protocols import EngineClient
+from engine.errors import InvalidRequest
 from engine.records import EngineInfo
 from metering import queries
 from metering.energy import Choice, Efficiency, EnergyMeter
@@ -38,7 +39,7 @@ class Replica:
     admission: Admission
     efficiency: Efficiency
     max_running: int  # requests that its engine runs at once
-    devices: tuple[str, ...] = ()  # that its energy is metered by
+    devices: tuple[str, ...] = ()  # that its energy is metered by; none where it is not
 
     @property
     def candidate(self) -> Candidate:
@@ -102,11 +103,19 @@ class Replicas:
         return tuple(name for each in self._replicas for name in each.recorder.live_ids)
 
     def place(self, order: Order) -> tuple[Replica, Order]:
-        """Where an order is to run, and the order with the reason, if it asked for green energy."""
+        """Where an order is to run, and the order with the reason, if it asked for green energy.
+
+        Raises InvalidRequest for a `max_joules` where it would run unmetered.
+        """
         if order.energy is None:
-            return self.of(ranking.least_loaded(self._candidates()).replica), order
-        choice = self.greenest()
-        return self.of(choice.replica), replace(order, placement=choice.stated())
+            replica = self.of(ranking.least_loaded(self._candidates()).replica)
+        else:
+            choice = self.greenest()
+            replica = self.of(choice.replica)
+            order = replace(order, placement=choice.stated())
+        if order.max_energy_uj is not None and not replica.devices:
+            raise InvalidRequest("no energy is metered here", "max_joules")
+        return replica, order
 
     def greenest(self) -> Choice:
         """What would be chosen at this moment for a request that asks for green energy."""
@@ -129,7 +138,7 @@ class Replicas:
         Raises SharedMeter where another replica is metered by the same device: its counter would
         be divided twice. The meter is closed then.
         """
-        devices = meter.provenance.devices
+        devices = meter.provenance.devices if meter.available else ()
         for other in self._replicas:
             shared = set(devices) & set(other.devices)
             if other is not replica and shared:

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, tzinfo
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
@@ -23,13 +24,10 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
-    Double,
     Engine,
     Insert,
-    Numeric,
     Table,
     and_,
-    case,
     cast,
     delete,
     func,
@@ -39,12 +37,14 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
 
 from billing import spent_hours
 from billing.charged_tables import charged_hours, hour_charges, hour_spending
 from billing.differences import Difference
 from billing.ledger.accounts import lock_tenant
 from billing.ledger.balances import currency_of
+from billing.quantities import millionths
 from billing.tables import rated_lines
 from metering.database import snapshot, transaction
 from metering.local_days import filled, runs
@@ -53,7 +53,6 @@ from metering.prepared import Prepared
 HOUR_US = 3600 * 10**6
 SETTLES_US = 10 * 60 * 10**6  # for so long after its end an hour is likely to be added to
 HOURS_MAX = 24  # counted in one transaction: it has the tenant's lock
-MILLION = 1_000_000
 
 Stretch = tuple[int, int]  # [start_us, end_us)
 
@@ -91,24 +90,47 @@ def _touch(dialect: str) -> Insert:
 _TOUCH = Prepared(_touch)
 
 
-def count(database: Engine, now_us: int) -> int:
-    """Count hours of one tenant that are over and were touched since; how many there were."""
+def next_due(connection: Connection, now_us: int, after: str = "") -> str | None:
+    """The first tenant after another, by their ids, with an hour to be counted; null at the end."""
     hour = charged_hours.c
-    due = select(hour.tenant_id, hour.start_us).where(
-        hour.is_counted.is_(False), hour.start_us <= now_us - HOUR_US - SETTLES_US
-    )
-    with snapshot(database) as connection:
-        # Any of them: a tenant whose lines add up to no int64 keeps no other waiting.
-        first = connection.execute(due.order_by(func.random()).limit(1)).first()
-    if first is None:
-        return 0
+    due = select(hour.tenant_id).where(*_due(now_us), hour.tenant_id > after)
+    return connection.scalar(due.order_by(hour.tenant_id, hour.start_us).limit(1))
+
+
+def count(database: Engine, tenant_id: str, now_us: int) -> int:
+    """Count hours of a tenant that are over and were touched since; how many there were.
+
+    Bounded: there may be more.
+    """
+    hour = charged_hours.c
+    due = select(hour.start_us).where(*_due(now_us), hour.tenant_id == tenant_id)
     with transaction(database) as connection:
-        lock_tenant(connection, first.tenant_id, currency_of(connection, first.tenant_id))
-        of_tenant = due.where(hour.tenant_id == first.tenant_id)
-        rows = connection.execute(of_tenant.order_by(hour.start_us).limit(HOURS_MAX)).all()
-        for row in rows:
-            _count(connection, row.tenant_id, row.start_us)
-    return len(rows)
+        lock_tenant(connection, tenant_id, currency_of(connection, tenant_id))
+        starts = connection.scalars(due.order_by(hour.start_us).limit(HOURS_MAX)).all()
+        for start_us in starts:
+            _count(connection, tenant_id, start_us)
+    return len(starts)
+
+
+def count_all(database: Engine, now_us: int) -> int:
+    """Count all hours that `count` may, of every tenant; how many there were.
+
+    Raises an ExceptionGroup of what failed, once those that can be counted are.
+    """
+    hours, tenant_id, failed = 0, "", list[Exception]()
+    while True:
+        with snapshot(database) as connection:
+            found = next_due(connection, now_us, tenant_id)
+        if found is None:
+            break
+        tenant_id = found
+        try:
+            hours += sum(iter(partial(count, database, tenant_id, now_us), 0))
+        except DBAPIError as error:
+            failed.append(error)
+    if failed:
+        raise ExceptionGroup("hours that cannot be counted", failed)
+    return hours
 
 
 def rebuild(connection: Connection) -> None:
@@ -253,14 +275,9 @@ def _by_hour(
     return {(tenant, at): int(nano) for tenant, at, nano in rows}
 
 
-def millionths(connection: Connection, quantity: Column[str]) -> ColumnElement[Any]:
-    """A decimal column in whole millionths, so that its sum is exact on both databases."""
-    if connection.dialect.name == "postgresql":
-        return cast(quantity, Numeric) * MILLION
-    # A double holds every sum of a million tokens and six places exactly enough to be rounded.
-    fraction = cast(func.round(cast(quantity, Double) * MILLION), BigInteger)
-    whole = cast(quantity, BigInteger) * MILLION
-    return case((func.instr(quantity, ".") == 0, whole), else_=fraction)
+def _due(now_us: int) -> tuple[ColumnElement[bool], ...]:
+    hour = charged_hours.c
+    return (hour.is_counted.is_(False), hour.start_us <= now_us - HOUR_US - SETTLES_US)
 
 
 def _count(connection: Connection, tenant_id: str, start_us: int) -> None:

@@ -33,6 +33,7 @@ charged_hours = Table(
 )
 Index(
     "ix_charged_hours_uncounted",
+    charged_hours.c.is_counted,  # without it SQLite would rather read the key, of all hours
     charged_hours.c.tenant_id,
     charged_hours.c.start_us,
     sqlite_where=charged_hours.c.is_counted.is_(False),

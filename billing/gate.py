@@ -6,16 +6,19 @@ as many tokens, within the request's `max_cost` and what the tenant's credit aff
 committed moment the hold is at least the charge if the request stopped there.
 
 How far a hold reaches is kept, so that most blocks need no pricing: only that the hold still
-stands, which one query says of all requests of a batch.
+stands, which one query says of all requests of a batch. A request with a `max_joules` is asked
+about at every block instead, for nobody knows beforehand what its tokens will take.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from threading import Lock
+from typing import Any
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Column, Connection, Select, bindparam, select
 
 from billing import catalogue
 from billing.catalogue import TariffVersion
@@ -33,6 +36,7 @@ from billing.tables import holds as holds_table
 from metering.events import RequestSummary
 from metering.prepared import Prepared
 from metering.protocols import Cover
+from metering.request_parameters import MAX_ENERGY
 from metering.requests import AdmittedRequest
 from metering.tables import requests, tenants
 
@@ -51,22 +55,27 @@ class Reach:
     is_utmost: bool = False  # more was wanted, and could not be had
 
 
-# What decides whether a hold covers its request.
-_STANDING = Prepared(
-    select(
-        holds_table.c.request_id,
-        holds_table.c.amount_nano,
-        holds_table.c.ceiling_nano,
-        holds_table.c.state,
-        requests.c.max_tokens,
-        requests.c.test_mode,
-        tenants.c.review_opt_in,
+def _standing(*columns: Column[str]) -> Select[*tuple[Any, ...]]:
+    return (
+        select(
+            holds_table.c.request_id,
+            holds_table.c.amount_nano,
+            holds_table.c.ceiling_nano,
+            holds_table.c.state,
+            requests.c.max_tokens,
+            requests.c.test_mode,
+            tenants.c.review_opt_in,
+            *columns,
+        )
+        .join(requests, requests.c.id == holds_table.c.request_id)
+        .join(tenants, tenants.c.id == holds_table.c.tenant_id)
+        .where(holds_table.c.request_id.in_(bindparam("request_ids", expanding=True)))
     )
-    .join(requests, requests.c.id == holds_table.c.request_id)
-    .join(tenants, tenants.c.id == holds_table.c.tenant_id)
-    .where(holds_table.c.request_id.in_(bindparam("request_ids", expanding=True))),
-    listed="request_ids",
-)
+
+
+# What decides whether a hold covers its request, and what else may end it.
+_STANDING = Prepared(_standing(), listed="request_ids")
+_LIMITS = Prepared(_standing(requests.c.parameters), listed="request_ids")
 
 
 class HoldGate:
@@ -121,13 +130,13 @@ class HoldGate:
         found = {}
         for row in _STANDING.rows(connection, {"request_ids": list(request_ids)}):
             reach = self._reaches.get(row.request_id)
-            if row.test_mode:
-                found[row.request_id] = row.max_tokens
-            elif (
-                reach is not None
-                and row.state == HoldState.PENDING
-                and row.amount_nano >= reach.amount_nano
-                and row.review_opt_in == reach.review
+            if reach is not None and (
+                row.test_mode
+                or (
+                    row.state == HoldState.PENDING
+                    and row.amount_nano >= reach.amount_nano
+                    and row.review_opt_in == reach.review
+                )
             ):
                 found[row.request_id] = reach.output_tokens
         return found
@@ -137,18 +146,33 @@ class HoldGate:
 
         Works within the caller's transaction, and changes nothing unless the answer is COVERED. A
         hold that has expired covers nothing more: the answer is CREDIT. A hard budget is the
-        tenant's own limit, as `max_cost` is: the answer is MAX_COST.
+        tenant's own limit, as `max_cost` and `max_joules` are: the answer is MAX_COST.
         """
         request_id = stopped_here.request_id
-        row = _STANDING.row(connection, {"request_ids": [request_id]})
+        row = _LIMITS.row(connection, {"request_ids": [request_id]})
         if row is None:
             raise HoldConflict(f"{request_id} has no hold")
+        max_uj = _max_energy_uj(row.parameters)
+        shown_uj = stopped_here.energy.shown_uj
+        if max_uj is not None and shown_uj is not None and shown_uj >= max_uj:
+            return Cover.MAX_COST
+        reach = self._reached(connection, stopped_here, row)
+        if isinstance(reach, Cover):
+            return reach
+        if max_uj is None:
+            self._keep(request_id, reach)
+        return Cover.COVERED
+
+    def _reached(
+        self, connection: Connection, stopped_here: RequestSummary, row: Any
+    ) -> Reach | Cover:
+        """How far the hold reaches, raised if need be; or whose limit it met."""
         if row.test_mode:
-            return Cover.COVERED
+            return Reach(0, row.review_opt_in, row.max_tokens)
         if row.state != HoldState.PENDING:
             return Cover.CREDIT
+        request_id, review = stopped_here.request_id, row.review_opt_in
         tariff = self._version(connection, stopped_here.tariff_version_id).document
-        review = row.review_opt_in
         needed = if_stopped(tariff, stopped_here, review=review)
         if row.ceiling_nano is not None and needed > row.ceiling_nano:
             return Cover.MAX_COST
@@ -162,8 +186,7 @@ class HoldGate:
         is_enough = sure >= min(ahead, self._lookahead_tokens // NEARLY)
         if needed <= row.amount_nano and (is_enough or is_utmost):
             so_far = stopped_here.output_tokens + sure
-            self._keep(request_id, Reach(row.amount_nano, review, so_far, is_utmost))
-            return Cover.COVERED
+            return Reach(row.amount_nano, review, so_far, is_utmost)
         wanted = max(needed, next_tokens(tariff, stopped_here, ahead, review=review))
         most = wanted if row.ceiling_nano is None else min(wanted, row.ceiling_nano)
         try:
@@ -172,9 +195,7 @@ class HoldGate:
             return Cover.MAX_COST if isinstance(error, BudgetExhausted) else Cover.CREDIT
         sure = tokens_within(tariff, stopped_here, hold.amount_nano, left, review=review)
         so_far = stopped_here.output_tokens + sure
-        is_utmost = hold.amount_nano < wanted
-        self._keep(request_id, Reach(hold.amount_nano, review, so_far, is_utmost))
-        return Cover.COVERED
+        return Reach(hold.amount_nano, review, so_far, hold.amount_nano < wanted)
 
     def _keep(self, request_id: str, reach: Reach) -> None:
         with self._lock:
@@ -188,6 +209,13 @@ class HoldGate:
         if known is None:
             known = self._versions[version_id] = catalogue.version(connection, version_id)
         return known
+
+
+def _max_energy_uj(parameters: str) -> int | None:
+    if MAX_ENERGY not in parameters:  # which spares reading a long schema
+        return None
+    found: int | None = json.loads(parameters).get(MAX_ENERGY)
+    return found
 
 
 _OPTED_IN = Prepared(select(tenants.c.review_opt_in).where(tenants.c.id == bindparam("tenant_id")))

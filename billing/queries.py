@@ -14,15 +14,12 @@ from sqlalchemy import Connection, case, func, select, tuple_
 from billing import charged_hours
 from billing.ledger.accounts import Account, AccountKind
 from billing.ledger.balances import currency_of
-from billing.ledger.posting import TransferKind
-from billing.review_items import OPEN_STATES
 from billing.tables import (
     accounts,
     adjustments,
     holds,
     rated_lines,
     receipts,
-    review_items,
     transfers,
 )
 from billing.typical import Typical, typical_of
@@ -32,12 +29,6 @@ from metering.tables import request_summaries, requests
 
 ADJUSTMENT = "adjustment"
 TYPICAL_SAMPLE = 200  # requests
-REVIEW_KINDS = (
-    TransferKind.REVIEW_FEE,
-    TransferKind.REVIEW_PAYABLE,
-    TransferKind.REVIEW_LAPSE,
-    TransferKind.REFUND,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,56 +91,12 @@ class StatementEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Movement:
-    """A transfer between two kinds of account."""
-
-    at_us: int
-    kind: str
-    from_kind: str
-    to_kind: str
-    amount_nano: int
-    currency: str
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """Review items that wait for a verdict."""
-
-    queued: int
-    claimed: int
-    oldest_us: int | None  # age of the oldest; null when nothing waits
-
-    @property
-    def depth(self) -> int:
-        """All that wait."""
-        return self.queued + self.claimed
-
-
-@dataclass(frozen=True, slots=True)
-class ReviewFunds:
-    """Fees of open reviews, and what verdicts have made the reviewers' due."""
-
-    currency: str
-    pool_nano: int
-    payable_nano: int
-
-
-@dataclass(frozen=True, slots=True)
 class AccountTotal:
     """All accounts of one kind: credits minus debits."""
 
     kind: str
     currency: str
     balance_nano: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpenEnds:
-    """What is still to be resolved."""
-
-    holds_open: int
-    review_depth: int
-    review_age_us: int  # of the oldest open item; 0 when nothing waits
 
 
 def charges(
@@ -283,57 +230,6 @@ def statement(
     return [StatementEntry(*row) for row in connection.execute(query)]
 
 
-def review_movements(connection: Connection, request_id: str) -> list[Movement]:
-    """How a review's fee, and what its verdict refunded, moved; oldest first."""
-    debited, credited = accounts.alias("debited"), accounts.alias("credited")
-    rows = connection.execute(
-        select(
-            transfers.c.booked_at_us,
-            transfers.c.kind,
-            debited.c.kind,
-            credited.c.kind,
-            transfers.c.amount_nano,
-            transfers.c.currency,
-        )
-        .join(debited, debited.c.id == transfers.c.debit_account_id)
-        .join(credited, credited.c.id == transfers.c.credit_account_id)
-        .where(transfers.c.request_id == request_id, transfers.c.kind.in_(REVIEW_KINDS))
-        .order_by(transfers.c.seq)
-    )
-    return [Movement(*row) for row in rows]
-
-
-def review_backlog(connection: Connection, now_us: int) -> Backlog:
-    """How many items wait for a verdict, and for how long the oldest has."""
-    rows = connection.execute(
-        select(review_items.c.state, func.count(), func.min(review_items.c.queued_at_us))
-        .where(review_items.c.state.in_(OPEN_STATES))
-        .group_by(review_items.c.state)
-    ).all()
-    counts = {state: count for state, count, _ in rows}
-    return Backlog(
-        queued=counts.get("queued", 0),
-        claimed=counts.get("claimed", 0),
-        oldest_us=now_us - min(oldest for _, _, oldest in rows) if rows else None,
-    )
-
-
-def review_funds(connection: Connection) -> list[ReviewFunds]:
-    """The review pool and the reviewers' due, by currency; empty while no fee was ever queued."""
-    totals: dict[str, dict[str, int]] = {}
-    for total in books(connection):
-        if total.kind in {AccountKind.REVIEW_POOL, AccountKind.REVIEWER_PAYABLE}:
-            totals.setdefault(total.currency, {})[total.kind] = total.balance_nano
-    return [
-        ReviewFunds(
-            currency,
-            pool_nano=balances.get(AccountKind.REVIEW_POOL, 0),
-            payable_nano=balances.get(AccountKind.REVIEWER_PAYABLE, 0),
-        )
-        for currency, balances in totals.items()
-    ]
-
-
 def books(connection: Connection) -> list[AccountTotal]:
     """The whole ledger, by kind of account and currency; per currency it sums to zero."""
     rows = connection.execute(
@@ -348,13 +244,10 @@ def books(connection: Connection) -> list[AccountTotal]:
     return [AccountTotal(kind, currency, int(balance)) for kind, currency, balance in rows]
 
 
-def open_ends(connection: Connection, now_us: int) -> OpenEnds:
-    """Pending holds and waiting reviews."""
-    backlog = review_backlog(connection, now_us)
-    pending = connection.scalar(
-        select(func.count()).select_from(holds).where(holds.c.state == "pending")
-    )
-    return OpenEnds(int(pending or 0), backlog.depth, backlog.oldest_us or 0)
+def holds_open(connection: Connection) -> int:
+    """Holds that are pending."""
+    pending = select(func.count()).select_from(holds).where(holds.c.state == "pending")
+    return int(connection.scalar(pending) or 0)
 
 
 def typical(connection: Connection, tenant_id: str | None = None) -> Typical:

@@ -122,6 +122,16 @@ class DraftCounters(msgspec.Struct, frozen=True):
         return self.accepted_tokens / self.drafted_depth if self.drafted_depth else None
 
     @property
+    def mean_drafted_depth(self) -> float | None:
+        """Depth drafted per step, without which a hit rate says little: one ahead is easy."""
+        return self.drafted_depth / self.steps if self.steps else None
+
+    @property
+    def node_efficiency(self) -> float | None:
+        """Accepted tokens per verified node; null before the first."""
+        return self.accepted_tokens / self.verified_nodes if self.verified_nodes else None
+
+    @property
     def mean_accepted_length(self) -> float | None:
         """Tokens emitted per step; null before the first step."""
         return self.emitted_tokens / self.steps if self.steps else None

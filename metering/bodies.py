@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeVar
 
 import msgspec
 
@@ -101,7 +100,6 @@ class TerminalBody(msgspec.Struct, frozen=True):
 
 
 Body = BlockBody | EnergyBody | TerminalBody
-BodyT = TypeVar("BodyT", BlockBody, EnergyBody, TerminalBody)
 
 
 class UsageEvent(msgspec.Struct, frozen=True):

@@ -47,7 +47,7 @@ class EndedBy(StrEnum):
     """Whose decision ended the output: open text is the tenant's fragment, or nobody's fault."""
 
     MODEL = "model"  # EOS or a stop string
-    TENANT = "tenant"  # max_tokens, max_cost, deadline, cancellation
+    TENANT = "tenant"  # max_tokens, max_cost, max_joules, deadline, cancellation
     OPERATOR = "operator"  # a hold that credit could not extend, a crash, a limit of ours
 
 

@@ -114,3 +114,4 @@ rollup_marks = Table(
     Column("tenant_id", Id, nullable=False),
     Column("minute_us", BigInteger, nullable=False),
 )
+Index("ix_rollup_marks_tenant", rollup_marks.c.tenant_id, rollup_marks.c.seq)

@@ -50,9 +50,9 @@ class Settler(Protocol):
 class Cover(Enum):
     """Whether a hold covers a charge and, when it doesn't, whose limit it met.
 
-    Only COVERED is true. A request cut by its own MAX_COST, or by a hard budget of its tenant's,
-    was ended by its tenant, one cut because CREDIT ran out by the operator: they price an open
-    fragment differently.
+    Only COVERED is true. A request cut by its own MAX_COST or `max_joules`, or by a hard budget of
+    its tenant's, was ended by its tenant, one cut because CREDIT ran out by the operator: they
+    price an open fragment differently.
     """
 
     COVERED = "covered"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 PLACEMENT = "green"
+MAX_ENERGY = "max_energy_uj"  # a request's `max_joules`
 
 
 def is_content(name: str, value: Any) -> bool:

@@ -1,14 +1,14 @@
 """Usage by minute, hour and day: projections of request summaries, which can be made anew.
 
-Whoever ends a request marks its minute in the same transaction; a roll-up takes the marks it can
-see, counts those minutes again, and then the hours and days that hold them. Counting again instead
-of adding makes a late event, a replay and a rebuild the same thing. Hours and days are UTC's.
+Whoever ends a request marks its minute in the same transaction; a roll-up takes the marks of a
+tenant that it can see, counts those minutes again, and then the hours and days that hold them.
+Counting again instead of adding makes a late event, a replay and a rebuild the same thing. Hours
+and days are UTC's.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -21,7 +21,8 @@ from metering.tables import request_summaries, requests
 MINUTE_US = 60 * 10**6
 WIDTHS_US = {"minute": MINUTE_US, "hour": 60 * MINUTE_US, "day": 1440 * MINUTE_US}
 ADVISORY_LOCK = 0x726F6C6C  # "roll": any constant nobody else takes
-MARKS_MAX = 10_000
+MARKS_MAX = 10_000  # taken in one transaction,
+MINUTES_MAX = 500  # of no more minutes: it has the only writer's lock on SQLite
 
 
 class RollupRow(msgspec.Struct, frozen=True):
@@ -48,48 +49,51 @@ def mark(connection: Connection, tenant_id: str, ended_at_us: int) -> None:
     )
 
 
-def refresh(connection: Connection) -> int:
-    """Count marked minutes anew; how many minutes of a tenant that were. One at a time."""
+def next_marked(connection: Connection, after: str = "") -> str | None:
+    """The first tenant after another, by their ids, that has a marked minute; null at the end."""
+    tenant = rollup_marks.c.tenant_id
+    return connection.scalar(select(tenant).where(tenant > after).order_by(tenant).limit(1))
+
+
+def refresh(connection: Connection, tenant_id: str) -> int:
+    """Count marked minutes of a tenant anew, and their hours and days; how many minutes there were.
+
+    Bounded: there may be more. One at a time, in a transaction of its own.
+    """
     _lock(connection)
-    marked = connection.execute(
-        select(rollup_marks.c.seq, rollup_marks.c.tenant_id, rollup_marks.c.minute_us)
+    changed: set[int] = set()
+    seqs = []
+    for seq, minute_us in connection.execute(
+        select(rollup_marks.c.seq, rollup_marks.c.minute_us)
+        .where(rollup_marks.c.tenant_id == tenant_id)
         .order_by(rollup_marks.c.seq)
         .limit(MARKS_MAX)
-    ).all()
-    if not marked:
-        return 0
-    minutes: defaultdict[str, set[int]] = defaultdict(set)
-    for _, tenant_id, minute_us in marked:
-        minutes[tenant_id].add(minute_us)
+    ).all():
+        if len(changed) == MINUTES_MAX and minute_us not in changed:
+            break
+        changed.add(minute_us)
+        seqs.append(seq)
     # Each was visible, so what it speaks of is; one that comes to be meanwhile stays.
-    seqs = [row.seq for row in marked]
     for start in range(0, len(seqs), 500):
         connection.execute(
             delete(rollup_marks).where(rollup_marks.c.seq.in_(seqs[start : start + 500]))
         )
-    for tenant_id, changed in minutes.items():
-        for start_us, end_us in _stretches(changed, MINUTE_US):
-            _count(connection, tenant_id, start_us, end_us)
-        for width in ("hour", "day"):
-            for start_us, end_us in _stretches(changed, WIDTHS_US[width]):
-                _add_up(connection, tenant_id, width, start_us, end_us)
-    return sum(map(len, minutes.values()))
+    for start_us, end_us in _stretches(changed, MINUTE_US):
+        _count(connection, tenant_id, start_us, end_us)
+    for width in ("hour", "day"):
+        for start_us, end_us in _stretches(changed, WIDTHS_US[width]):
+            _add_up(connection, tenant_id, width, start_us, end_us)
+    return len(changed)
 
 
-def rebuild(connection: Connection, tenant_id: str | None = None) -> int:
-    """Make every rollup anew from the summaries, of a tenant or of all; how many rows there are."""
+def rebuild(connection: Connection, tenant_id: str) -> int:
+    """Make every rollup of a tenant anew from its summaries; how many rows there are."""
     _lock(connection)
-    owned = [] if tenant_id is None else [usage_rollups.c.tenant_id == tenant_id]
-    connection.execute(delete(usage_rollups).where(*owned))
-    marked = [] if tenant_id is None else [rollup_marks.c.tenant_id == tenant_id]
-    connection.execute(delete(rollup_marks).where(*marked))
+    connection.execute(delete(usage_rollups).where(usage_rollups.c.tenant_id == tenant_id))
+    connection.execute(delete(rollup_marks).where(rollup_marks.c.tenant_id == tenant_id))
     for width in WIDTHS_US:
-        connection.execute(
-            insert(usage_rollups).from_select(
-                _NAMES, _sums(width, [] if tenant_id is None else [tenant_id])
-            )
-        )
-    kept = select(func.count()).select_from(usage_rollups).where(*owned)
+        connection.execute(insert(usage_rollups).from_select(_NAMES, _sums(width, tenant_id)))
+    kept = select(func.count()).where(usage_rollups.c.tenant_id == tenant_id)
     return int(connection.scalar(kept) or 0)
 
 
@@ -116,11 +120,11 @@ def waiting(connection: Connection) -> int:
 _NAMES = [column.name for column in usage_rollups.c]
 
 
-def _sums(width: str, tenant_ids: Sequence[str]) -> Select[*tuple[Any, ...]]:
+def _sums(width: str, tenant_id: str) -> Select[*tuple[Any, ...]]:
     size = WIDTHS_US[width]
     summary = request_summaries.c
     start = (summary.ended_at_us // size * size).label("bucket_us")
-    query = (
+    return (
         select(
             summary.tenant_id,
             text(f"'{width}' AS width"),
@@ -133,9 +137,9 @@ def _sums(width: str, tenant_ids: Sequence[str]) -> Select[*tuple[Any, ...]]:
             func.sum(summary.energy_uj),
         )
         .join(requests, requests.c.id == summary.request_id)
+        .where(summary.tenant_id == tenant_id)
         .group_by(summary.tenant_id, "bucket_us", requests.c.model, summary.energy_class)
     )
-    return query.where(summary.tenant_id.in_(list(tenant_ids))) if tenant_ids else query
 
 
 def _count(connection: Connection, tenant_id: str, start_us: int, end_us: int) -> None:
@@ -143,7 +147,7 @@ def _count(connection: Connection, tenant_id: str, start_us: int, end_us: int) -
     ended = request_summaries.c.ended_at_us
     connection.execute(
         insert(usage_rollups).from_select(
-            _NAMES, _sums("minute", [tenant_id]).where(ended >= start_us, ended < end_us)
+            _NAMES, _sums("minute", tenant_id).where(ended >= start_us, ended < end_us)
         )
     )
 

@@ -26,12 +26,21 @@ def usage() -> None:
 @click.pass_obj
 def rebuild(context: CliContext, tenant_id: str | None) -> None:
     """Make the rollups anew from the summaries of requests."""
-    from metering import rollups
+    from sqlalchemy import select
 
-    with context.transaction() as connection:
-        if tenant_id is not None:
-            _require(connection, tenant_id)
-        rows = rollups.rebuild(connection, tenant_id)
+    from metering import rollups
+    from metering.database import transaction
+    from metering.tables import tenants
+
+    rows = 0
+    with context.database() as database:
+        with transaction(database) as connection:
+            if tenant_id is not None:
+                _require(connection, tenant_id)
+            known = list(connection.scalars(select(tenants.c.id).order_by(tenants.c.id)))
+        for each in known if tenant_id is None else [tenant_id]:
+            with transaction(database) as connection:
+                rows += rollups.rebuild(connection, each)
     click.echo(f"rollups made anew: {rows}")
 
 
@@ -49,7 +58,8 @@ def show(context: CliContext, *, tenant_id: str, width: str, days: int, as_json:
 
     with context.transaction() as connection:
         _require(connection, tenant_id)
-        rollups.refresh(connection)
+        while rollups.refresh(connection, tenant_id):
+            pass
         now = clock.now_us()
         found = rollups.read(connection, tenant_id, width, now - days * 86_400 * 10**6, now + 1)
     if as_json:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import settings
 
 # A traceback as structlog draws it by default, with its variables, takes a second.
 structlog.configure(
@@ -19,6 +20,10 @@ structlog.configure(
 # Triton decides when it is imported whether kernels are interpreted: in tests they always are.
 # What is compiled, or runs on a GPU, does so in a process of its own.
 os.environ["TRITON_INTERPRET"] = "1"
+
+# How long an example takes says how busy the machine is. `.ci/run` fixes what is drawn as well.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 pytest_plugins = ["databases"]
 

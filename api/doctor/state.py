@@ -42,7 +42,7 @@ def context_length(config: EngineConfig, header: Header | None) -> Finding:
     if longest < context:
         return fail(check, f"{longest}, below the model's context of {context}", advice)
     if longest & (longest - 1):
-        return fail(check, f"{longest} is not a power of two", advice)
+        return warn(check, f"{longest} is enough, but no power of two", advice)
     return ok(check, f"{longest} covers the model's context of {context}")
 
 

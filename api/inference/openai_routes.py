@@ -333,6 +333,7 @@ def _order(
         json_schema=json_schema,
         choices=wire.n or 1,
         energy=wire.energy,
+        max_energy_uj=orders.energy_limit(wire.max_joules, wire.n or 1),
     )
 
 

@@ -13,6 +13,7 @@ from api.inference.schemas import (
     Energy,
     JsonSchema,
     LogitBias,
+    MaxJoules,
     OccurrencePenalty,
     RepetitionPenalty,
     TopLogprobs,
@@ -102,6 +103,7 @@ class CompletionParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     draft: bool | None = None
     max_cost: Amount | None = None
     energy: Energy | None = None
+    max_joules: MaxJoules | None = None
     n: Annotated[int, Meta(ge=1, le=CHOICES_MAX)] | None = None
 
     def refused(self) -> dict[str, Any]:
@@ -145,6 +147,7 @@ class ChatCompletionRequest(CompletionParameters, frozen=True, kw_only=True):
             "top_logprobs without logprobs": None if self.logprobs else self.top_logprobs,
             "tools": self.tools or None,
             "tool_choice": None if self.tool_choice in (None, "none", "auto") else True,
+            "parallel_tool_calls": self.parallel_tool_calls,
             "functions": self.functions or None,
             "function_call": self.function_call,
             "modalities": None if self.modalities in (None, ["text"]) else True,

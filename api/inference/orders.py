@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import secrets
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Literal
 
 import msgspec
@@ -22,6 +24,8 @@ from engine.grammar.grammars import Grammars
 from engine.requests import SamplingParams
 from engine.scheduler.admission import check_sampling
 from engine.tokenizer import Tokenizer
+from metering.energy.provenance import shown_uj
+from metering.request_parameters import MAX_ENERGY, PLACEMENT
 
 STOP_STRINGS_MAX = 4
 STOP_BYTES_MAX = 256
@@ -30,6 +34,7 @@ LABEL_CHARS_MAX = 200
 TEMPERATURE_MAX = 2
 SEED_MAX = 2**53 - 1  # what every JSON reader keeps exactly
 DEADLINE_MS_MAX = 3_600_000
+JOULES = re.compile(r"[0-9]{1,9}(\.[0-9])?")  # finer than what is shown would tell of others
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,7 @@ class Order:
     choices: int = 1  # answers to the one prompt
     energy: Literal["green"] | None = None
     placement: Mapping[str, Any] | None = None  # once placed for its energy: why where, as JSON
+    max_energy_uj: int | None = None  # it ends once it has been shown to take as much
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -69,8 +75,14 @@ class Order:
             "top_logprobs": self.top_logprobs,
             "json_schema": None if self.json_schema is None else json.loads(self.json_schema),
             "n": self.choices,
-            **({} if self.placement is None else {"green": self.placement}),
+            **({} if self.placement is None else {PLACEMENT: self.placement}),
+            **({} if self.max_energy_uj is None else {MAX_ENERGY: self.share_of_energy_uj}),
         }
+
+    @property
+    def share_of_energy_uj(self) -> int | None:
+        """What each choice may take: an even part of the order's limit, floored as it is shown."""
+        return shown_uj(None if self.max_energy_uj is None else self.max_energy_uj // self.choices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +236,18 @@ def deadline(deadline_ms: int | None) -> int | None:
     if deadline_ms is not None and not 1 <= deadline_ms <= DEADLINE_MS_MAX:
         raise InvalidRequest(f"deadline_ms must be from 1 to {DEADLINE_MS_MAX}", "deadline_ms")
     return deadline_ms
+
+
+def energy_limit(max_joules: str | None, choices: int = 1) -> int | None:
+    """A validated `max_joules` in microjoules; each choice must get a tenth of a joule at least."""
+    if max_joules is None:
+        return None
+    if not JOULES.fullmatch(max_joules) or Decimal(max_joules) * 10 < choices:
+        raise InvalidRequest(
+            "max_joules is a decimal string in tenths of a joule, at least 0.1 for each choice",
+            "max_joules",
+        )
+    return int(Decimal(max_joules) * 10**6)
 
 
 def refuse_unsupported(options: Mapping[str, Any]) -> None:

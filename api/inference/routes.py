@@ -1,4 +1,4 @@
-"""`POST /generate`, `GET /generations/{id}` and `POST /generations/{id}/audit`."""
+"""`POST /generate`, and of `/generations/{id}` the answer, its trace and its audit."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from api.bodies import StrictBody
 from api.error_reports import documented, report
 from api.errors import AuditBusy, Forbidden, InvalidParameter, NotFound, NotSettled, Unauthenticated
 from api.gateway import Gateway, Live
-from api.inference import orders, replies
+from api.inference import orders, replies, traces
 from api.inference.audits import AuditDesk
 from api.inference.event_stream import KEEPALIVE, EventStream, sse
 from api.inference.generations import block_view, read
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order, ServedModel
-from api.inference.schemas import GenerateRequest, GenerationView
+from api.inference.schemas import GenerateRequest, GenerationView, TraceView
 from api.schemas import PathId
 from billing import receipt_audit
 from billing.errors import CannotAudit
@@ -105,6 +105,27 @@ def generation(
         return read(connection, principal.tenant_id, generation_id)
 
 
+@get(
+    "/generations/{generation_id:str}/trace",
+    summary="Read how an answer was generated",
+    guards=[requires(Scope.READ_CONTENT)],
+    tags=["inference"],
+    responses=documented(InvalidParameter, Unauthenticated, Forbidden, NotFound),
+    sync_to_thread=True,
+)
+def generation_trace(
+    principal: NamedDependency[Principal],
+    database: NamedDependency[Database],
+    generation_id: PathId,
+) -> TraceView:
+    """Step by step: what was prefilled, drafted, verified and accepted, and how sure the model was.
+
+    A request that runs has the steps that are committed.
+    """
+    with snapshot(database) as connection:
+        return traces.read(connection, principal.tenant_id, generation_id)
+
+
 @post(
     "/generations/{generation_id:str}/audit",
     status_code=200,
@@ -138,7 +159,6 @@ def _auditable(database: Database, tenant_id: str | None, request_id: str) -> st
 
 def read_order(served: ServedModel, wire: GenerateRequest) -> Order:
     """The order that a body states; raises InvalidRequest naming what can't be honoured."""
-    orders.refuse_unsupported({"max_joules": wire.max_joules})
     messages = None if wire.messages is None else msgspec.to_builtins(wire.messages)
     prompt, input_ids = orders.encode_prompt(served, wire.prompt, messages)
     end_user, tags = orders.labels(wire.end_user, wire.tags)
@@ -170,6 +190,7 @@ def read_order(served: ServedModel, wire: GenerateRequest) -> Order:
         top_logprobs=wire.top_logprobs,
         json_schema=orders.schema(served, wire.json_schema, "json_schema"),
         energy=wire.energy,
+        max_energy_uj=orders.energy_limit(wire.max_joules),
     )
 
 

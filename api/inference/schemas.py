@@ -67,6 +67,13 @@ TopLogprobs: TypeAlias = Annotated[
         "it: the model's own, before penalties, biases, schema and temperature",
     ),
 ]
+MaxJoules: TypeAlias = Annotated[
+    str,
+    Meta(
+        description="Decimal, in tenths of a joule. The answer ends, as for a budget, with the "
+        "last block before it was known to have taken as much; what was under way then comes on top"
+    ),
+]
 Energy: TypeAlias = Annotated[
     Literal["green"],
     Meta(
@@ -102,7 +109,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deadline_ms: int | None = None
     end_user: str | None = None
     tags: dict[str, str] | None = None
-    max_joules: str | None = None
+    max_joules: MaxJoules | None = None
     energy: Energy | None = None
 
 
@@ -217,3 +224,53 @@ class BlockView(msgspec.Struct, frozen=True):
     accepted_tokens: int
     drafted_depth: int
     logprobs: list[TokenView] | None  # null where they were not asked for
+
+
+class TraceTokenView(msgspec.Struct, frozen=True):
+    """How sure the raw verifier was where it drew a token, in nats; null: not finite."""
+
+    logprob: str | None
+    entropy: str | None
+    forced: bool
+
+
+class TraceBlockView(msgspec.Struct, frozen=True):
+    """One step of a request: what it drafted, verified and accepted, and the block it emitted.
+
+    `ended_us` counts from admission. `step_us` is how long the step took, with all requests that
+    shared it; what was computed is this request's own. `anchor` is the index of the accepted token
+    at which the verifier was surest. `text` is null while the request runs, and while its answer is
+    withheld.
+    """
+
+    index: int
+    ended_us: int
+    step_us: int
+    prefill_tokens: int  # prompt rows computed in this step
+    recomputed_tokens: int  # rows computed again after a preemption
+    drafted_nodes: int
+    drafted_depth: int
+    verified_nodes: int
+    keys_read: int
+    accepted_tokens: int
+    cached_tokens: int
+    anchor: int | None
+    withheld_tokens: int
+    text: str | None
+    tokens: list[TraceTokenView]
+
+
+class TraceView(msgspec.Struct, frozen=True):
+    """How a request was answered, step by step. Times are microseconds since its admission.
+
+    `blocks` is null once their detail was compacted.
+    """
+
+    id: str
+    status: str
+    finish_reason: str | None
+    input_tokens: int
+    cached_input_tokens: int | None  # of the input, found computed; null with `blocks`
+    first_block_us: int | None
+    ended_us: int | None
+    blocks: list[TraceBlockView] | None

@@ -25,9 +25,9 @@ from sqlalchemy import (
     select,
 )
 
-from billing.charged_hours import millionths
 from billing.invoices.period_models import from_millionths
 from billing.invoices.usage import TENTH_UJ
+from billing.quantities import millionths
 from billing.rating import Component
 from billing.tables import adjustments, rated_lines, receipts
 from metering.tables import request_summaries, requests

@@ -108,23 +108,6 @@ def paid(
     post(connection, payment_id, moves)
 
 
-def is_booked(connection: Connection, payment_id: str) -> bool:
-    """Whether a payment, or one taken back, was booked before."""
-    known = select(transfers.c.seq).where(transfers.c.transaction_id == payment_id).limit(1)
-    return connection.scalar(known) is not None
-
-
-def moved(connection: Connection, payment_id: str) -> tuple[int, int]:
-    """What a payment taken back came to, and what of it was nowhere to be had, in nano."""
-    parts = connection.execute(
-        select(transfers.c.id, transfers.c.amount_nano).where(
-            transfers.c.transaction_id == payment_id
-        )
-    ).all()
-    lost = [part.amount_nano for part in parts if part.id == f"{payment_id}/lost"]
-    return sum(part.amount_nano for part in parts), sum(lost)
-
-
 def credited(
     connection: Connection,
     *,
@@ -165,10 +148,20 @@ def credited(
 
 
 def given_up(
-    connection: Connection, *, invoice_id: str, tenant_id: str, currency: str, nano: int, at_us: int
+    connection: Connection,
+    *,
+    invoice_id: str,
+    after: int,
+    tenant_id: str,
+    currency: str,
+    nano: int,
+    at_us: int,
 ) -> None:
-    """Write off what nobody will pay."""
-    cause = f"{_cause(invoice_id)}/uncollectible"
+    """Write off what nobody will pay, once `after` so many payments: those taken back count, too.
+
+    What was paid after all and taken back again is given up again.
+    """
+    cause = f"{_cause(invoice_id)}/uncollectible/{after}"
     move = _signed(
         cause,
         TransferKind.WRITE_OFF,

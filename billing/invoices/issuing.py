@@ -16,6 +16,7 @@ from billing.errors import InvoiceConflict, InvoiceNotFound
 from billing.invoices import books, closed_periods, draft_rows, numbers, overdue
 from billing.invoices.drafting import Draft
 from billing.invoices.minor_units import format_minor
+from billing.invoices.standings import Standing
 from billing.invoices.tables import credit_notes, invoice_lines, invoice_payments, invoices
 from billing.ledger.accounts import lock_tenant
 from billing.notices import NoticeType
@@ -26,10 +27,17 @@ DAY_US = 86_400 * 10**6
 OPEN_STATES = ("final", "uncollectible")
 _INVOICE = Prepared(select(invoices).where(invoices.c.id == bindparam("invoice_id")))
 _CHANGE = Prepared(update(invoices).where(invoices.c.id == bindparam("of_invoice")))
-_PAID = Prepared(
-    select(func.coalesce(func.sum(invoice_payments.c.amount_minor), 0)).where(
-        invoice_payments.c.invoice_id == bindparam("invoice_id")
-    )
+_STANDING = Prepared(
+    select(
+        *(
+            func.coalesce(func.sum(column), 0)
+            for column in (
+                invoice_payments.c.amount_minor,
+                invoice_payments.c.settled_minor,
+                invoice_payments.c.credited_nano,
+            )
+        )
+    ).where(invoice_payments.c.invoice_id == bindparam("invoice_id"))
 )
 _FORGIVEN = Prepared(
     select(func.coalesce(func.sum(credit_notes.c.forgiven_minor), 0)).where(
@@ -109,9 +117,11 @@ def give_up(connection: Connection, invoice_id: str) -> bool:
     if row["state"] != "final":
         raise InvoiceConflict(f"a {row['state']} invoice has nothing left to give up")
     left = remaining(connection, row)
+    payments = select(func.count()).where(invoice_payments.c.invoice_id == row["id"])
     books.given_up(
         connection,
         invoice_id=row["id"],
+        after=connection.scalar(payments) or 0,
         tenant_id=row["tenant_id"],
         currency=row["currency"],
         nano=left * row["minor_nano"],
@@ -133,14 +143,20 @@ def locked(connection: Connection, reference: str) -> dict[str, Any]:
 
 def remaining(connection: Connection, row: dict[str, Any]) -> int:
     """What is still to be paid of an invoice, in minor units; never negative."""
+    return due_minor(connection, row) - standing(connection, row["id"]).settled_minor
+
+
+def due_minor(connection: Connection, row: dict[str, Any]) -> int:
+    """What is due of an invoice, less what credit notes have taken off that."""
     if row["state"] in ("draft", "void"):
         return 0
-    return max(0, int(row["due_minor"]) - covered_minor(connection, row["id"]))
+    forgiven = _FORGIVEN.one(connection, {"invoice_id": row["id"]})[0]
+    return int(row["due_minor"]) - int(forgiven)
 
 
-def paid_minor(connection: Connection, invoice_id: str) -> int:
-    """All payments of an invoice, less those taken back."""
-    return int(_PAID.one(connection, {"invoice_id": invoice_id})[0])
+def standing(connection: Connection, invoice_id: str) -> Standing:
+    """What was paid for an invoice, and where that went."""
+    return Standing(*map(int, _STANDING.one(connection, {"invoice_id": invoice_id})))
 
 
 def announce(
@@ -171,12 +187,6 @@ def settle_if_nothing_is_left(connection: Connection, row: dict[str, Any]) -> No
     """Mark an open invoice paid once payments and credit notes cover it."""
     if row["state"] in OPEN_STATES and remaining(connection, row) == 0:
         resolve(connection, row, "paid")
-
-
-def covered_minor(connection: Connection, invoice_id: str) -> int:
-    """What payments and credit notes have taken off what was due."""
-    forgiven = _FORGIVEN.one(connection, {"invoice_id": invoice_id})[0]
-    return paid_minor(connection, invoice_id) + int(forgiven)
 
 
 def resolve(connection: Connection, row: dict[str, Any], state: str) -> None:

@@ -34,5 +34,5 @@ def recount_charges(context: CliContext) -> None:
     with context.database() as database:
         with transaction(database) as connection:
             charged_hours.rebuild(connection)
-        hours = sum(iter(lambda: charged_hours.count(database, clock.now_us()), 0))
+        hours = charged_hours.count_all(database, clock.now_us())
     click.echo(f"{counted(hours, 'hours')} counted")

@@ -23,11 +23,11 @@ from sqlalchemy import (
 )
 
 from billing import charged_hours
-from billing.charged_hours import millionths
 from billing.invoices.period_models import Charged, from_millionths
 from billing.invoices.tables import invoices
 from billing.ledger.accounts import Account, AccountKind
 from billing.periods import Period
+from billing.quantities import millionths
 from billing.rating import OURS, Component
 from billing.tables import accounts, adjustments, rated_lines, transfers
 from metering.events import EnergyClass, RequestStatus

@@ -131,6 +131,7 @@ def show_receipt(
             raise NotFoundException("There is no receipt with this id.")
         summary = metering_queries.summary(connection, request_id)
         receipt = read_receipt(connection, desk.tenant_id, request_id)
+        trace = metering_queries.trace(connection, request_id)
         reviewed = review_outcomes.outcome(connection, request_id)
     withheld = reviewed is not None and reviewed.withheld
     output = record.output if desk.sees_content and not withheld else None
@@ -141,6 +142,7 @@ def show_receipt(
         record=record,
         summary=summary,
         receipt=receipt,
+        trace=trace,
         reviewed=reviewed,
         withheld=withheld,
         grid=host.grid,

@@ -15,7 +15,6 @@ from dashboards.charts import Chart, ChartKind, Series
 from dashboards.injected import AHost, AViewer
 from dashboards.rendering import page, tenths
 from dashboards.sessions import PageRequest
-from engine.records import DraftCounters
 from metering import clock
 from metering.database import snapshot
 from metering.queries import EnergyUse, HealthPoint, energy_windows, engine_health
@@ -74,7 +73,6 @@ def show_engine(
         engines=engines,
         replica=shown.replica,
         stats=stats,
-        mean_depth=mean_depth(stats.counters) if stats else None,
         low_hit_rate=hit_rate is not None and hit_rate < HIT_RATE_MIN,
         windows=[(each, name) for each, (name, _) in WINDOWS.items()],
         window_h=hours,
@@ -84,11 +82,6 @@ def show_engine(
         energy=energy,
         energy_chart=energy_chart(energy),
     )
-
-
-def mean_depth(counters: DraftCounters) -> float | None:
-    """Depth drafted per step: without it a hit rate says little, one token ahead is easy."""
-    return counters.drafted_depth / counters.steps if counters.steps else None
 
 
 def hit_rate_chart(points: Sequence[HealthPoint], starts: Sequence[int]) -> Chart:

@@ -17,8 +17,14 @@ from litestar.params import FromQuery, QueryParameter
 from litestar.response import Redirect
 from sqlalchemy import Connection
 
-from billing import queries as billing_queries
-from billing import review, review_opinions, review_standing, review_texts, reviewers
+from billing import (
+    review,
+    review_opinions,
+    review_queries,
+    review_standing,
+    review_texts,
+    reviewers,
+)
 from billing.errors import InvalidVerdict, ReviewConflict, ReviewItemNotFound
 from billing.redaction import Redacted
 from billing.review_items import OPEN_STATES, Reason, ReviewItem, ReviewState, Verdict
@@ -90,8 +96,8 @@ def show_queue(
     now_us = clock.now_us()
     with snapshot(host.database) as connection:
         found = review.items(connection, state, PAGE_SIZE + 1, position)
-        backlog = billing_queries.review_backlog(connection, now_us)
-        pool = billing_queries.review_funds(connection)
+        backlog = review_queries.backlog(connection, now_us)
+        pool = review_queries.funds(connection)
         standing = review_standing.standing(connection, now_us)
     shown = found[:PAGE_SIZE]
     more = len(found) > PAGE_SIZE
@@ -125,7 +131,7 @@ def show_item(
         item = _item(connection, item_id)
         texts = review_texts.texts(connection, item)
         summary = metering_queries.summary(connection, item.request_id)
-        movements = billing_queries.review_movements(connection, item.request_id)
+        movements = review_queries.movements(connection, item.request_id)
         opinions = review_opinions.shown(connection, item)
         me = reviewers.of_key(connection, reviewer.key_id)
     output = texts.output

@@ -75,10 +75,8 @@ def figures(
         step_ms=_median(steps) if alone else None,
         step_ms_p95=percentile(steps, 0.95) if alone else None,
         mean_accepted_length=counters.mean_accepted_length if counters else None,
-        mean_depth=counters.drafted_depth / counters.steps if counters and drafted else None,
-        node_efficiency=(
-            counters.accepted_tokens / counters.verified_nodes if counters and drafted else None
-        ),
+        mean_depth=counters.mean_drafted_depth if counters and drafted else None,
+        node_efficiency=counters.node_efficiency if counters and drafted else None,
         hit_rate=hit_rate,
         rejection_rate=None if hit_rate is None else 1.0 - hit_rate,
         cached_share=(

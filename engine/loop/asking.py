@@ -1,8 +1,8 @@
 """Whether to ask for drafts at all, at the load there is: asking takes time even if nothing comes.
 
-What steps that asked took is held against what plain ones would have taken for the same tokens, in
-sums that forget, for each size of load by itself. Where they come out behind, nothing is asked for
-a while, twice as long each time; then it is tried again, and given up again within a few steps.
+For each size of load there is an account that forgets: what the steps that asked took, and what
+plain steps would have taken for the same tokens. Where asking comes out behind, nothing is asked
+for a while, twice as long each time; then it is tried again, and given up again within a few steps.
 So a load at which drafts never pay costs those few steps, and one at which they do loses nothing.
 """
 

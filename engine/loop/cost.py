@@ -62,7 +62,7 @@ class StepCost:
         self._asking.take(draws, plain_ms, spent_ms)
 
     def worth_asking(self, draws: int) -> bool:
-        """Whether a step that draws for so many requests should ask for drafts."""
+        """Whether a step that draws for so many requests should ask for drafts; counts the noes."""
         return self._asking.pays(draws)
 
     def time_ms(self, rows: int) -> float:

@@ -20,7 +20,8 @@ from engine.model.rows import Segment, StepRows
 # much as the next three, and a straight line across that would promise it for a third.
 _SIZES = (1, 16, 4, 32, 8, 12, 17, 9, 2, 24)
 _CONTEXT = 256
-_BUDGET_S = 0.4  # after which no other step is begun
+_BUDGET_S = 0.4  # after which no other step is begun ...
+_ROUNDS_LEAST, _LONGEST_S = 4, 1.0  # ... unless the machine was too busy for even so many rounds
 _ROUNDS = 8
 
 
@@ -35,8 +36,9 @@ def measured(decoder: StepDecoder, most_rows: int, context_length: int) -> Curve
     found: dict[int, float] = {}
     began = time.perf_counter()
     # sizes take turns, so that what the machine does meanwhile falls on all of them alike
-    for size in sizes * _ROUNDS:
-        if len(found) > 1 and time.perf_counter() - began > _BUDGET_S:
+    for step, size in enumerate(sizes * _ROUNDS):
+        budget_s = _BUDGET_S if step >= len(sizes) * _ROUNDS_LEAST else _LONGEST_S
+        if len(found) > 1 and time.perf_counter() - began > budget_s:
             break
         found[size] = min(_time_ms(decoder, size, room), found.get(size, math.inf))
     if len(found) == 1:  # one row at a time: a second one is never run

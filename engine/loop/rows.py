@@ -116,20 +116,30 @@ def _tensor(values: list[int]) -> Tensor:
 
 def _tail(slots: NDArray[np.int64], pending: int, tree: TokenTree | None) -> NDArray[np.int64]:
     """Return each row's own path, itself last, right-padded with -1: [rows, longest]."""
-    if len(slots) == 1:
-        return slots.reshape(1, 1)
-    width = pending + (tree.depth if tree else 0)
-    if pending == 1 and tree:  # a few short rows, for which lists are faster than arrays
-        paths: list[list[int]] = []
-        for slot, parent in zip(slots.tolist(), tree.parents, strict=True):
-            paths.append([*paths[parent], slot] if paths else [slot])
-        return np.array([path + [-1] * (width - len(path)) for path in paths], np.int64)
-    tail = np.full((len(slots), width), -1, np.int64)
-    tail[:pending, :pending] = np.where(np.tri(pending, dtype=np.bool_), slots[:pending], -1)
-    if tree:
-        root = pending - 1
-        for node in range(1, len(tree)):
-            # a parent's row comes before its children's
-            tail[root + node] = tail[root + tree.parents[node]]
-            tail[root + node, root + tree.depths[node]] = slots[root + node]
+    #                     before the root | root, nodes
+    #   before the root        triangle   |     -1
+    #   root, nodes       all, every row  |    paths
+    before = pending - 1
+    paths = _paths(slots[before:], tree)
+    if not before:
+        return paths
+    tail = np.full((before + len(paths), before + paths.shape[1]), -1, np.int64)
+    tail[:before, :before] = np.where(np.tri(before, dtype=np.bool_), slots[:before], -1)
+    tail[before:, :before] = slots[:before]
+    tail[before:, before:] = paths
     return tail
+
+
+def _paths(slots: NDArray[np.int64], tree: TokenTree | None) -> NDArray[np.int64]:
+    """Return the paths from a root to each node, right-padded with -1; slots have the root first.
+
+    Where no tree hangs from it, the last pending row stands alone.
+    """
+    if tree is None or len(tree) == 1:
+        return slots.reshape(1, 1)
+    width = tree.depth + 1
+    paths: list[list[int]] = []
+    # a few short rows, for which lists are faster than arrays; a parent comes before its children
+    for slot, parent in zip(slots.tolist(), tree.parents, strict=True):
+        paths.append([*paths[parent], slot] if paths else [slot])
+    return np.array([path + [-1] * (width - len(path)) for path in paths], np.int64)

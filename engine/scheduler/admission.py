@@ -140,10 +140,9 @@ def check_config(config: EngineConfig, context_length: int) -> None:
         raise InvalidConfig("rope_scaling_factor must be a finite number above 0")
     _check_for_model(config)
     longest = config.longest_token_length
-    if longest is not None and (longest < context_length or longest & (longest - 1)):
+    if longest is not None and longest < context_length:
         raise InvalidConfig(
-            f"longest_token_length must be a power of two of at least {context_length}, "
-            "the model's context"
+            f"longest_token_length must be at least {context_length}, the model's context"
         )
 
 

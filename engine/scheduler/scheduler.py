@@ -46,10 +46,6 @@ class Scheduler:
         """How many sequences hold none."""
         return len(self._waiting)
 
-    def sequences(self) -> list[Sequence]:
-        """Return every live sequence, the running ones first."""
-        return [*self._running, *self._waiting]
-
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence. Raises EngineOverloaded if the engine is full.
 

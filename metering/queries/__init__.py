@@ -14,6 +14,7 @@ from metering.queries.requests import (
 )
 from metering.queries.steps import StepRun, step_runs
 from metering.queries.tenants import TenantRow, tenant
+from metering.queries.trace import RequestTrace, TraceBlock, TraceToken, trace
 from metering.queries.usage import (
     Bucket,
     ClassEnergy,
@@ -31,10 +32,13 @@ __all__ = [
     "HealthPoint",
     "RanOn",
     "RequestRow",
+    "RequestTrace",
     "ScoreBin",
     "StepRun",
     "TenantRow",
     "Totals",
+    "TraceBlock",
+    "TraceToken",
     "UsageBucket",
     "confidence_histogram",
     "energy_windows",
@@ -46,5 +50,6 @@ __all__ = [
     "summary",
     "tenant",
     "totals",
+    "trace",
     "usage",
 ]

@@ -19,7 +19,6 @@ class EnergyUse(msgspec.Struct, frozen=True):
     source: str
     device: str
     windows: int
-    metered_ns: int  # time that the windows cover
     meter_uj: int
     requests_uj: int
     idle_uj: int
@@ -39,7 +38,6 @@ def energy_windows(
             column.source,
             column.device,
             func.count(),
-            func.sum(column.end_ns - column.start_ns),
             *(func.sum(column[part]) for part in PARTS),
         )
         .where(column.recorded_at_us >= since_us)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,17 +22,18 @@ async def size(request: Request[Any, Any, Any]) -> str:
     return str(len(await request.body()))
 
 
-@pytest.fixture(scope="module")
-def port() -> Iterator[int | None]:
+@contextmanager
+def waiting(seconds: float) -> Iterator[int]:
+    """Serve with this much patience; gives the port."""
     app = Litestar(
         [size],
-        middleware=[ArrivalDeadline(0.5)],
+        middleware=[ArrivalDeadline(seconds)],
         exception_handlers=exception_handlers,
         openapi_config=None,
         logging_config=None,
     )
     with serving(app) as url:
-        yield urlsplit(url).port
+        yield urlsplit(url).port or 0
 
 
 def answer(port: int, length: int, *parts: bytes, pause_s: float = 0.0) -> bytes:
@@ -50,14 +52,16 @@ def answer(port: int, length: int, *parts: bytes, pause_s: float = 0.0) -> bytes
 
 @pytest.mark.parametrize("parts", [(), (b"abc",)])
 def test_a_body_that_never_ends_is_a_408_and_the_connection_is_closed(
-    port: int, parts: tuple[bytes, ...]
+    parts: tuple[bytes, ...],
 ) -> None:
-    heard = answer(port, 10, *parts)
+    with waiting(0.2) as port:
+        heard = answer(port, 10, *parts)
     assert heard.startswith(b"HTTP/1.1 408 ")
     assert b'"code":"body_timeout"' in heard
 
 
-def test_a_body_in_pieces_that_arrives_in_time_is_read_whole(port: int) -> None:
-    heard = answer(port, 6, b"abc", b"def", pause_s=0.05)
+def test_a_body_in_pieces_that_arrives_in_time_is_read_whole() -> None:
+    with waiting(30) as port:
+        heard = answer(port, 6, b"abc", b"def", pause_s=0.05)
     assert heard.startswith(b"HTTP/1.1 200 ")
     assert heard.endswith(b"6")

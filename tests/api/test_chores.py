@@ -7,14 +7,16 @@ import threading
 from pathlib import Path
 
 import pytest
-from billing_cases import STARTED_US
+from billing_cases import STARTED_US, energy, summary
 from billing_world import FAR_US, add_request, add_tenant, settlement
 from sqlalchemy import Engine, func, select, update
+from sqlalchemy.exc import DBAPIError
 
 from api import chores
 from api.chores import Chores, usage_chores
 from billing import outside, retention
 from metering import clock, rollups
+from metering import requests as usage
 from metering.database import snapshot, transaction
 from metering.ingestion import envelopes, intake
 from metering.ingestion.envelopes import OutsideEvent
@@ -62,6 +64,39 @@ def test_a_step_with_more_to_do_is_not_kept_waiting_for_the_next_round() -> None
     assert done.wait(10)
     running.close()
     assert left == []
+
+
+def test_a_tenant_whose_usage_cannot_be_rolled_up_keeps_no_other_waiting(database: Engine) -> None:
+    with transaction(database) as connection:
+        for tenant_id in ("ten_1", "ten_2", "ten_3"):
+            add_tenant(connection, tenant_id)
+            for number in range(2):
+                add_request(connection, f"{tenant_id}_{number}", tenant_id)
+                energy_uj = 2**62 if tenant_id == "ten_2" else 1  # two of them are no int64
+                usage.finalise(
+                    connection,
+                    summary(
+                        request_id=f"{tenant_id}_{number}",
+                        tenant_id=tenant_id,
+                        energy=energy(uj=energy_uj),
+                    ),
+                    "text",
+                )
+
+    def roll_up(tenant_id: str) -> int:
+        with transaction(database) as connection:
+            return rollups.refresh(connection, tenant_id)
+
+    step = chores._in_turn(database, rollups.next_marked, roll_up)
+    for more in ([True], [True, True], [False]):  # the first round had work, the second none
+        assert [step() for _ in more] == more
+        if more[-1]:
+            with pytest.raises(DBAPIError):
+                step()
+    with snapshot(database) as connection:
+        rows = rollups.read(connection, None, "day", 0, FAR_US)
+        assert [(row.tenant_id, row.energy_uj) for row in rows] == [("ten_1", 2), ("ten_3", 2)]
+        assert rollups.waiting(connection) == 2
 
 
 def test_reported_usage_is_rated_rolled_up_and_old_content_erased(

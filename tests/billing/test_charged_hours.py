@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from datetime import date
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -14,7 +14,7 @@ from databases import SqliteFiles, reopened
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from invoice_world import Month, at, priced
-from sqlalchemy import Engine, insert, select, update
+from sqlalchemy import Engine, event, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
 from billing import charged_hours, queries
@@ -22,6 +22,7 @@ from billing.charged_tables import charged_hours as hours_table
 from billing.charged_tables import hour_charges, hour_spending
 from billing.invoices import checks, closing, drafting
 from billing.tables import rated_lines, receipts
+from metering import rollups
 from metering.database import snapshot, transaction
 from metering.local_days import day_of
 from metering.tables import request_summaries
@@ -38,7 +39,7 @@ def test_days_and_months_are_what_the_lines_come_to_whatever_was_counted(
 ) -> None:
     """given lines that come between counts, when any span is read, then it is their sum."""
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=25, suppress_health_check=list(HealthCheck))
     @given(
         st.lists(st.one_of(lines, st.just("count")), max_size=14),
         moments,
@@ -53,8 +54,7 @@ def test_days_and_months_are_what_the_lines_come_to_whatever_was_counted(
             add_tenant(connection, pays=priced())
         for number, step in enumerate(steps):
             if isinstance(step, str):
-                while charged_hours.count(database, START_US + 10**13):
-                    pass
+                charged_hours.count_all(database, START_US + 10**13)
             else:
                 add_line(database, number, *step)
                 added.append((*step, number))
@@ -138,19 +138,40 @@ def add_line(
 
 def test_a_tenant_whose_hour_cannot_be_added_up_keeps_no_other_waiting(database: Engine) -> None:
     with transaction(database) as connection:
-        for tenant_id in ("ten_1", "ten_2"):
+        for tenant_id in ("ten_0", "ten_1", "ten_2"):
             add_tenant(connection, tenant_id, pays=priced())
             charged_hours.touch(connection, tenant_id, START_US)
     for number in range(10):  # each is an int64 of millionths; their sum is none
         add_line(database, number, START_US, "input", "1", quantity="9" * 12)
-    counted, tries = 0, 64
-    while not counted and tries:
-        tries -= 1
-        with suppress(DBAPIError):
-            counted = charged_hours.count(database, START_US + 10**13)
+    with pytest.raises(ExceptionGroup) as failed:
+        charged_hours.count_all(database, START_US + 10**13)
+    assert [isinstance(each, DBAPIError) for each in failed.value.exceptions] == [True]
     with snapshot(database) as connection:
         waiting = select(hours_table.c.tenant_id).where(hours_table.c.is_counted.is_(False))
-        assert (counted, connection.scalars(waiting).all()) == (1, ["ten_1"])
+        assert connection.scalars(waiting).all() == ["ten_1"]
+
+
+def test_hours_to_count_are_found_without_sorting_those_that_wait(
+    sqlite_database: Engine,
+) -> None:
+    """However many wait, the next tenant is found along an index."""
+    plans: list[str] = []
+    with snapshot(sqlite_database) as connection:
+
+        def explain(_: object, __: object, statement: str, parameters: Any, *___: object) -> None:
+            if not statement.startswith("EXPLAIN"):
+                explained = connection.exec_driver_sql(
+                    f"EXPLAIN QUERY PLAN {statement}", parameters
+                )
+                plans.extend(row[-1] for row in explained)
+
+        event.listen(connection, "before_cursor_execute", explain)
+        charged_hours.next_due(connection, START_US, "ten_1")
+        rollups.next_marked(connection, "ten_1")
+    assert [plan.partition("(")[0] for plan in plans] == [
+        "SEARCH charged_hours USING COVERING INDEX ix_charged_hours_uncounted ",
+        "SEARCH rollup_marks USING COVERING INDEX ix_rollup_marks_tenant ",
+    ]
 
 
 @pytest.fixture
@@ -163,7 +184,7 @@ def month(database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def count_all(month: Month) -> int:
-    return sum(iter(lambda: charged_hours.count(month.database, month.now_us), 0))
+    return charged_hours.count_all(month.database, month.now_us)
 
 
 def test_settling_touches_its_hour_and_a_preview_of_counted_hours_is_the_invoice(

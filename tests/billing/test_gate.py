@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from billing_cases import summary, tariff, unit
+from billing_cases import energy, summary, tariff, unit
 from billing_world import FAR_US, add_request, add_tenant, balances, books_balance, hold_state
 from sqlalchemy import Connection, Engine, update
 
@@ -19,6 +19,7 @@ from billing.quotes import worst_case
 from metering.database import transaction
 from metering.events import EndedBy, RequestSummary
 from metering.protocols import Cover
+from metering.request_parameters import MAX_ENERGY
 from metering.tables import tenants
 
 # 100 nano a prompt token; 400 an output token, 500 in a fragment; up to 1,000 for joules a token.
@@ -238,7 +239,23 @@ def test_an_expired_hold_and_a_late_opt_in_reach_nowhere(connection: Connection)
 
 def test_a_test_mode_request_reaches_its_end(connection: Connection) -> None:
     gate = admitted(connection, credit=0, test_mode=True, max_tokens=90)
+    assert gate.cover(connection, stopped(unit(1))) is Cover.COVERED
     assert gate.reach(connection, ["req_1"]) == {"req_1": 90}
+
+
+@pytest.mark.parametrize("test_mode", [False, True])
+def test_a_request_ends_once_it_has_taken_its_max_joules(
+    connection: Connection, test_mode: bool
+) -> None:
+    gate = admitted(connection, test_mode=test_mode, parameters={MAX_ENERGY: 500_000})
+    unknown = stopped(unit(1), energy=energy(uj=None))
+    assert gate.cover(connection, unknown) is Cover.COVERED
+    below = stopped(unit(2), energy=energy(uj=499_999))
+    assert gate.cover(connection, below) is Cover.COVERED
+    assert gate.reach(connection, ["req_1"]) == {}, "every block is asked about"
+    before = balances(connection)
+    assert gate.cover(connection, stopped(unit(3), energy=energy(uj=500_000))) is Cover.MAX_COST
+    assert balances(connection) == before
 
 
 def test_a_reach_that_is_forgotten_is_worked_out_again(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -152,9 +153,7 @@ def test_a_late_event_is_priced_as_of_its_own_time(database: Engine, tmp_path: P
 _examples = itertools.count()
 
 
-@settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     order=st.permutations([0, 3, 59, 61, 3599, 3600, 86_400, 3]), cuts=st.sets(st.integers(1, 7))
 )
@@ -169,24 +168,50 @@ def test_rollups_are_the_same_in_any_order_and_as_made_anew(
         add_tenant(connection, tenant_id, credit="0")
     for place, seconds in enumerate(order):
         with transaction(database) as connection:
-            request = add_request(connection, f"req_{example}_{place}", tenant_id)
-            final = summary(
-                request_id=request.id,
-                tenant_id=tenant_id,
-                tariff_version_id=request.tariff_version_id,
-                ended_at_us=base + seconds * 10**6,
-            )
-            usage.finalise(connection, final, "text")
+            at_us = base + seconds * 10**6
+            end_a_request(connection, f"req_{example}_{place}", at_us, tenant_id)
             if place in cuts:
-                rollups.refresh(connection)
+                rollups.refresh(connection, tenant_id)
     with transaction(database) as connection:
-        rollups.refresh(connection)
+        rollups.refresh(connection, tenant_id)
         assert rollups.waiting(connection) == 0
         kept = everything(connection, tenant_id)
         rollups.rebuild(connection, tenant_id)
         assert everything(connection, tenant_id) == kept
     assert [row.requests for row in kept if row.width == "day"] == [7, 1]
     assert [row.requests for row in kept if row.width == "minute"] == [4, 1, 1, 1, 1]
+
+
+def test_a_roll_up_is_bounded_and_a_crash_within_one_changes_nothing(
+    database: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollups, "MINUTES_MAX", 2)
+    with transaction(database) as connection:
+        add_tenant(connection)
+        for minute in range(5):
+            end_a_request(connection, f"req_{minute}", STARTED_US + minute * 60 * 10**6)
+    with suppress(OSError), transaction(database) as connection:
+        assert rollups.refresh(connection, "ten_1") == 2
+        raise OSError
+    with transaction(database) as connection:
+        assert (rollups.waiting(connection), everything(connection, "ten_1")) == (5, [])
+        assert [rollups.refresh(connection, "ten_1") for _ in range(4)] == [2, 2, 1, 0]
+        kept = everything(connection, "ten_1")
+        rollups.rebuild(connection, "ten_1")
+        assert everything(connection, "ten_1") == kept
+
+
+def end_a_request(
+    connection: Connection, request_id: str, at_us: int, tenant_id: str = "ten_1"
+) -> None:
+    request = add_request(connection, request_id, tenant_id)
+    final = summary(
+        request_id=request.id,
+        tenant_id=tenant_id,
+        tariff_version_id=request.tariff_version_id,
+        ended_at_us=at_us,
+    )
+    usage.finalise(connection, final, "text")
 
 
 def everything(connection: Connection, tenant_id: str) -> list[RollupRow]:

@@ -12,7 +12,7 @@ from billing_cases import energy, summary, tariff
 from billing_world import FAR_US, add_request, add_tenant, balances, ended, settlement
 from sqlalchemy import Connection, Engine
 
-from billing import queries, review
+from billing import queries, review, review_queries
 from billing.gate import HoldGate
 from billing.ledger.balances import balance
 from billing.settlement import Settlement
@@ -183,7 +183,7 @@ def test_a_reviews_money_is_followed_from_the_hold_to_the_reviewer(world: World)
     world.reject(request_id)
     assert [
         (move.from_kind, move.to_kind, move.amount_nano)
-        for move in queries.review_movements(world.connection, request_id)
+        for move in review_queries.movements(world.connection, request_id)
     ] == [
         ("holds", "review_pool", FEE),
         ("review_pool", "reviewer_payable", FEE),
@@ -192,27 +192,26 @@ def test_a_reviews_money_is_followed_from_the_hold_to_the_reviewer(world: World)
 
 
 def test_the_backlog_is_counted_and_aged(world: World) -> None:
-    assert queries.review_backlog(world.connection, 0) == queries.Backlog(0, 0, None)
-    assert queries.review_funds(world.connection) == []
+    assert review_queries.backlog(world.connection, 0) == review_queries.Backlog(0, 0, None)
+    assert review_queries.funds(world.connection) == []
     first = world.request("2026-03-28T09:00:00+00:00", review_reason="audit")
     world.request("2026-03-28T09:10:00+00:00", review_reason="request_confidence")
     review.claim(world.connection, f"rev_{first}", "key_anna")
-    backlog = queries.review_backlog(world.connection, us("2026-03-28T09:30:00+00:00"))
-    assert backlog == queries.Backlog(queued=1, claimed=1, oldest_us=30 * 60 * 10**6)
+    backlog = review_queries.backlog(world.connection, us("2026-03-28T09:30:00+00:00"))
+    assert backlog == review_queries.Backlog(queued=1, claimed=1, oldest_us=30 * 60 * 10**6)
     assert backlog.depth == 2
-    assert queries.review_funds(world.connection) == [queries.ReviewFunds("USD", 2 * FEE, 0)]
+    assert review_queries.funds(world.connection) == [review_queries.ReviewFunds("USD", 2 * FEE, 0)]
     world.reject(first)
-    assert queries.review_funds(world.connection) == [queries.ReviewFunds("USD", FEE, FEE)]
+    assert review_queries.funds(world.connection) == [review_queries.ReviewFunds("USD", FEE, FEE)]
 
 
-def test_open_ends_count_what_is_still_to_be_resolved(world: World) -> None:
-    assert queries.open_ends(world.connection, 5) == queries.OpenEnds(0, 0, 0)
+def test_holds_are_open_until_their_request_has_ended(world: World) -> None:
     world.request("2026-03-28T09:00:00+00:00", review_reason="audit")
+    assert queries.holds_open(world.connection) == 0
     HoldGate().admit(
         world.connection, add_request(world.connection, "req_live"), expires_at_us=FAR_US
     )
-    at = us("2026-03-28T09:00:01+00:00")
-    assert queries.open_ends(world.connection, at) == queries.OpenEnds(1, 1, 10**6)
+    assert queries.holds_open(world.connection) == 1
 
 
 def test_the_books_sum_to_zero(world: World) -> None:

@@ -8,32 +8,40 @@ from pathlib import Path
 
 import pytest
 from browser_chromium import open_tab
-from gateway_process import Gateway, GatewayHome
+from gateway_process import Gateway, GatewayHome, make_tenant
 from playwright.sync_api import Browser, expect
 from tiny_models import write_tiny_dfm
 
+from api import keys, tenants
+from api.roles import Role
+from metering.database import open_database, transaction
+
 
 @pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[Gateway]:
-    model = write_tiny_dfm(tmp_path / "tiny.dfm")
-    home = GatewayHome(tmp_path / "home", model)
-    home.path.mkdir()
-    home.dflash("migrate")
+def home(tmp_path: Path) -> GatewayHome:
+    return GatewayHome.create(tmp_path / "home", write_tiny_dfm(tmp_path / "tiny.dfm"))
+
+
+@pytest.fixture
+def gateway(home: GatewayHome) -> Iterator[Gateway]:
     with home.running() as running:
         yield running
 
 
 def test_a_prompt_becomes_a_charge_and_its_review_moves_a_fee(
-    gateway: Gateway, chromium: Browser
+    home: GatewayHome, gateway: Gateway, chromium: Browser
 ) -> None:
     # Given a tenant that pays for reviews, and a tiny random model
-    home = gateway.home
-    tenant = home.json("tenant", "create", "Acme", "--tariff", "composite", "--review")
-    home.dflash("credit", "grant", str(tenant["id"]), "5")
-    owned = ("key", "create", "--tenant", str(tenant["id"]), "--name", "test")
-    developer = str(home.json(*owned, "--role", "developer")["secret"])
-    finance_key = str(home.json(*owned, "--role", "finance")["secret"])
-    operator = str(home.json("admin", "bootstrap")["secret"])
+    tenant = make_tenant(home)
+    developer = tenant.key
+    database = open_database(home.resolved_database_url)
+    with transaction(database) as connection:
+        tenants.change(connection, tenant.id, review_opt_in=True)
+        finance_key, operator = (
+            keys.create(connection, tenant_id=owner, role=role, name="test").secret
+            for owner, role in ((tenant.id, Role.FINANCE), (None, Role.OPERATOR))
+        )
+    database.dispose()
 
     # When the tenant asks, its finance person sees the charge appear
     with open_tab(chromium) as finance:
@@ -51,6 +59,9 @@ def test_a_prompt_becomes_a_charge_and_its_review_moves_a_fee(
         expect(finance.page.locator("#receipt-valid")).to_be_visible()
         total = finance.page.locator("#receipt-total").inner_text()
         assert total.split()[0].rstrip("0") == str(answer["cost"]).rstrip("0")
+        finance.page.get_by_text("Show every step").click()
+        steps = finance.page.locator("#trace tbody tr")
+        expect(steps).to_have_count(answer["receipt"]["receipt"]["output"]["blocks"])
 
     # Then the operator finds the item, resolves it, and the fee has moved
     with open_tab(chromium) as tab:

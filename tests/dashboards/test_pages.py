@@ -82,6 +82,16 @@ def test_every_page_can_be_made(world: World, client: TestClient[Litestar], sett
         assert client.get(f"/dashboard{path}").status_code == 200, path
 
 
+def test_the_engines_page_says_what_a_step_costs_and_whether_drafting_pays(
+    world: World, client: TestClient[Litestar]
+) -> None:
+    sign_in(client, world.house.operator)
+    page = client.get("/dashboard/engine").text
+    assert re.search(r'id="step-cost".*?8</th>.*?6\.50</td>', page, re.DOTALL)
+    assert "1.12 times as fast" in page
+    assert "mean depth 2.25, 0.35 accepted a node" in page
+
+
 def test_an_invoice_has_a_page_and_a_paper_for_its_tenant_alone(
     world: World, client: TestClient[Litestar]
 ) -> None:

@@ -101,7 +101,6 @@ def test_parameters_that_no_engine_can_run_are_named_by_start(model: Path, ears:
         {"rollback": "never"},
         {"node_budget": 0},
         {"longest_token_length": 256},
-        {"longest_token_length": 700},
         {"entropy_threshold": float("nan")},
         {"max_waiting": -1},
     ):

@@ -39,7 +39,7 @@ def test_parallel_requests_against_credit_for_some_admit_no_more(
     problem = refused[0].json()
     assert problem["type"].endswith("insufficient_credit")
     assert Decimal(problem["needed"]) > Decimal(problem["available"])
-    home.dflash("reconcile")
+    home.assert_reconciled()
 
 
 def test_a_repeated_idempotency_key_replays_the_first_answer(
@@ -120,7 +120,7 @@ def test_max_cost_cuts_the_answer_at_a_prefix_that_it_pays_for(
         assert Decimal(cut["cost"]) <= limit
         assert whole["output"].startswith(cut["output"].rstrip("\ufffd"))
         assert 0 < cut["usage"]["output_tokens"] < whole["usage"]["output_tokens"]
-    gateway.home.dflash("reconcile")
+    gateway.home.assert_reconciled()
 
 
 def test_rates_are_limited_per_key(own_home: GatewayHome) -> None:

@@ -43,7 +43,8 @@ CASES: list[tuple[str, dict[str, Any], int, str | None]] = [
     ("many stops", {"prompt": "a", "stop": list("abcde")}, 400, "stop"),
     ("empty stop", {"prompt": "a", "stop": [""]}, 400, "stop"),
     ("brown energy", {"prompt": "a", "energy": "brown"}, 400, "energy"),
-    ("max_joules", {"prompt": "a", "max_joules": "3"}, 400, "max_joules"),
+    ("fine joules", {"prompt": "a", "max_joules": "3.25"}, 400, "max_joules"),
+    ("no joules", {"prompt": "a", "max_joules": "0"}, 400, "max_joules"),
     ("free lunch", {"prompt": "a", "max_cost": "-1"}, 400, "max_cost"),
     ("no time", {"prompt": "a", "deadline_ms": 0}, 400, "deadline_ms"),
 ]

@@ -50,7 +50,7 @@ def test_a_client_that_leaves_mid_stream_pays_for_the_committed_blocks_only(
         receipt = view["receipt"]["receipt"]
         assert receipt["output"]["output_tokens"] == view["usage"]["output_tokens"]
         assert_nothing_held(client)
-    gateway.home.dflash("reconcile")
+    gateway.home.assert_reconciled()
 
 
 def test_a_client_that_leaves_after_the_last_block_has_left_no_request_unfinished(
@@ -67,7 +67,7 @@ def test_a_client_that_leaves_after_the_last_block_has_left_no_request_unfinishe
             view = wait_final(client, request_id)
             assert (view["status"], view["finish_reason"]) == ("completed", "length")
             assert view["usage"]["output_tokens"] == 6
-    gateway.home.dflash("reconcile")
+    gateway.home.assert_reconciled()
 
 
 def test_a_client_that_leaves_a_plain_request_ends_it_too(gateway: Gateway, tenant: Tenant) -> None:
@@ -82,7 +82,7 @@ def test_a_client_that_leaves_a_plain_request_ends_it_too(gateway: Gateway, tena
             listed = client.get("/receipts").raise_for_status().json()
         assert listed["items"]
         assert_nothing_held(client)
-    gateway.home.dflash("reconcile")
+    gateway.home.assert_reconciled()
 
 
 def test_a_cancel_storm_leaves_no_hold_open(gateway: Gateway, tenant: Tenant) -> None:
@@ -109,7 +109,7 @@ def test_a_cancel_storm_leaves_no_hold_open(gateway: Gateway, tenant: Tenant) ->
         for request_id in ids:
             wait_final(client, request_id)
         assert_nothing_held(client)
-    gateway.home.dflash("reconcile")
+    gateway.home.assert_reconciled()
 
 
 def test_after_kill_9_every_request_is_final_and_delivered_blocks_are_billed_once(
@@ -155,7 +155,7 @@ def test_after_kill_9_every_request_is_final_and_delivered_blocks_are_billed_onc
         assert_nothing_held(client)
         receipts = client.get("/receipts").raise_for_status().json()["items"]
         assert len(receipts) == len(seen)
-    own_home.dflash("reconcile")
+    own_home.assert_reconciled()
 
 
 def test_the_engine_process_dying_fails_its_requests_and_the_gateway_goes_on(
@@ -178,7 +178,7 @@ def test_the_engine_process_dying_fails_its_requests_and_the_gateway_goes_on(
         assert again.raise_for_status().json()["status"] == "completed"
         assert again.json()["usage"]["energy_class"] == "estimated"
         assert_nothing_held(client)
-    gateway.home.dflash("reconcile")
+    gateway.home.assert_reconciled()
 
 
 def test_a_key_used_while_the_engine_was_away_can_be_used_again(
@@ -199,7 +199,7 @@ def test_a_key_used_while_the_engine_was_away_can_be_used_again(
             answer = client.post("/generate", json=body, headers=headers)
         assert answer.json()["usage"]["output_tokens"] == 8
         assert_nothing_held(client)
-    gateway.home.dflash("reconcile")
+    gateway.home.assert_reconciled()
 
 
 def test_what_keeps_a_gateway_from_starting_is_one_line(

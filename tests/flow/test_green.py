@@ -19,6 +19,7 @@ from api.replicas import RECALLED, Replicas
 from billing import receipts
 from billing.reconciliation import reconcile
 from billing.tables import accounts
+from engine.errors import InvalidRequest
 from metering.bodies import EnergyBody
 from metering.database import snapshot, transaction
 from metering.energy import Efficiency, EnergySettings, open_meter
@@ -122,6 +123,12 @@ def test_green_requests_go_to_the_replica_whose_tokens_took_the_least(
         fast = gateway.replicas.of("fast")
         with pytest.raises(SharedMeter, match="GPU-eco"):
             gateway.replicas.attach(fast, meter, fast.engine.info)
+        for each in gateway.replicas:  # unmetered ones have no device in common
+            unmetered = open_meter(EnergySettings(source="none"), 1)
+            gateway.replicas.attach(each, unmetered, each.engine.info)
+            assert each.devices == ()
+        with pytest.raises(InvalidRequest, match="no energy is metered here"):
+            gateway.start("the", max_uj=10**6)
         for each in gateway.replicas:
             each.engine.close()
             each.recorder.close()  # the books are complete
@@ -238,7 +245,7 @@ def test_a_gateway_serves_a_model_by_several_engines(
     assert ended["receipt"]["receipt"]["green"]["reason"] == "lowest"
     green = again["receipt"]["receipt"]["green"]
     assert (green["reason"], green["replica"]) == ("lowest", "eco"), "what was measured is known"
-    assert own_home.json("reconcile")["differences"] == []
+    own_home.assert_reconciled()
 
 
 def test_two_replicas_never_divide_one_meter(

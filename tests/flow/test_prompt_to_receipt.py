@@ -117,13 +117,15 @@ def test_a_prompt_asked_again_is_found_cached_and_answer_receipt_and_metrics_say
         line.split() for line in metrics.splitlines() if line[:1] != "#" and "{" not in line
     )
     assert float(counters["dflash_engine_cached_prompt_tokens_total"]) >= found
+    assert 'dflash_step_cost_ms{rows="1"}' in metrics
+    assert 0 <= float(counters["dflash_node_efficiency"]) < 1
 
 
 def test_engine_events_rated_lines_and_ledger_agree(gateway: Gateway, tenant: Tenant) -> None:
     with gateway.client(tenant.key) as client:
         for seed in range(5):
             client.post("/generate", json={**PROMPT, "seed": seed}).raise_for_status()
-    gateway.home.dflash("reconcile")
+    gateway.home.assert_reconciled()
 
 
 @pytest.mark.parametrize("tariff", ["token", "semantic", "confidence", "energy"])
@@ -135,6 +137,36 @@ def test_every_shipped_tariff_charges_a_request(
         answer = client.post("/generate", json=PROMPT).raise_for_status().json()
     assert answer["receipt"]["receipt"]["tariff"]["name"] == tariff
     assert Decimal(answer["cost"]) > 0
+
+
+def test_a_trace_shows_every_step_of_a_request_to_its_tenant_alone(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    stranger = make_tenant(gateway.home)
+    with gateway.client(tenant.key) as client:
+        answer = client.post("/generate", json=PROMPT).raise_for_status().json()
+        address = f"/generations/{answer['id']}/trace"
+        trace = client.get(address).raise_for_status().json()
+    blocks, usage, drafting = trace["blocks"], answer["usage"], answer["drafting"]
+    assert (trace["status"], trace["finish_reason"]) == ("completed", "length")
+    assert trace["input_tokens"] == usage["input_tokens"]
+    assert trace["cached_input_tokens"] == usage["cached_input_tokens"]
+    assert [block["index"] for block in blocks] == list(range(len(blocks)))
+    assert "".join(block["text"] for block in blocks) == answer["output"]
+    assert sum(len(block["tokens"]) for block in blocks) == usage["output_tokens"]
+    for name in ("drafted_nodes", "accepted_tokens"):
+        assert sum(block[name] for block in blocks) == drafting[name]
+    assert blocks[0]["prefill_tokens"] == usage["input_tokens"] - usage["cached_input_tokens"]
+    assert not any(block["prefill_tokens"] for block in blocks[1:])
+    ended = [block["ended_us"] for block in blocks]
+    assert 0 < trace["first_block_us"] == ended[0]
+    assert ended == sorted(ended)
+    assert ended[-1] <= trace["ended_us"]
+    scores = [Decimal(token["logprob"]) for block in blocks for token in block["tokens"]]
+    assert sum(scores) == Decimal(answer["confidence"]["sum_logprob"])
+    assert all(Decimal(token["entropy"]) >= 0 for block in blocks for token in block["tokens"])
+    with gateway.client(stranger.key) as client:
+        assert client.get(address).status_code == 404
 
 
 def test_a_tenant_audits_its_own_receipt_and_nobody_elses(gateway: Gateway, tenant: Tenant) -> None:

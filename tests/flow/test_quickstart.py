@@ -105,7 +105,7 @@ def test_it_stays_up_until_it_is_told_to_stop(
     with pytest.raises(httpx.TransportError):
         httpx.get(f"{url}/health")
     assert not running_on(home)
-    home.dflash("reconcile")
+    home.assert_reconciled()
 
 
 def running_on(home: GatewayHome) -> list[str]:

@@ -29,7 +29,7 @@ def test_a_doubtful_answer_waits_for_its_reviewer_and_comes_back_corrected(
     own_home: GatewayHome,
 ) -> None:
     """Given a tenant that has doubtful answers held, and a model whose every answer is doubtful."""
-    own_home.settings = {"DFLASH_SWEEP_INTERVAL_S": "0.2", "DFLASH_SECOND_OPINION_RATE": "0"}
+    own_home.settings = {"DFLASH_SWEEP_INTERVAL_S": "0.2"}
     tenant = make_tenant(own_home)
     database = open_database(own_home.resolved_database_url)
     with transaction(database) as connection:

@@ -166,7 +166,7 @@ def adds_up(invoice: Any) -> None:
 
 
 def check(databases: Databases, folder: Path, examples: int) -> None:
-    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
     @given(requests, st.booleans())
     def holds(chosen: list[dict[str, Any]], voids: bool) -> None:
         with fresh(databases) as url:

@@ -41,7 +41,6 @@ def drive(databases: Databases, folder: Path, examples: int) -> None:
         settings=settings(
             max_examples=examples,
             stateful_step_count=30,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

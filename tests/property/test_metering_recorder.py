@@ -113,7 +113,6 @@ def check_books(database: Engine) -> None:
 
 @settings(
     max_examples=30,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(lives=LIVES, crash_at=st.integers(0, 6), settles=st.booleans(), data=st.data())
@@ -139,7 +138,6 @@ def test_a_crash_at_any_point_bills_what_was_delivered_once(
 
 @settings(
     max_examples=30,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(lives=LIVES, data=st.data())

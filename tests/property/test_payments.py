@@ -57,7 +57,7 @@ class Crashing:
 def test_whatever_breaks_between_us_and_stripe_each_thing_happens_once(
     sqlite_files: SqliteFiles, tmp_path: Path, stripe: StripeProcess
 ) -> None:
-    @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=12, suppress_health_check=list(HealthCheck))
     @given(
         st.lists(st.sampled_from(FAULTS), max_size=12),
         st.lists(st.sampled_from([False, False, True]), max_size=8),

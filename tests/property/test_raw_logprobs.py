@@ -153,9 +153,7 @@ def orders(draw: st.DrawFn) -> list[GenerationRequest]:
     return found
 
 
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(orders())
 def test_every_way_of_answering_reports_the_log_probabilities_of_a_plain_pass(
     tiny: OpenModel, requests: list[GenerationRequest]

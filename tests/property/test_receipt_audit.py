@@ -32,7 +32,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> GatewayHome:
     folder = tmp_path_factory.mktemp("audited")
     model = write_block_dfm(folder / "tiny.dfm", TinyShape(hidden=64, intermediate=96, heads=4))
     made = models_home(folder / "home", model)
-    config = EngineConfig(threads=1, max_running=24, max_waiting=COUNT, kv_tokens=4096)
+    config = EngineConfig(
+        threads=1,
+        max_running=24,
+        max_waiting=COUNT,
+        kv_tokens=4096,
+        degrade_policy="never",  # or time would decide how much is drafted
+    )
     with metered_engine(made, config) as gateway:
         started = []
         for _ in range(COUNT):

@@ -47,6 +47,9 @@ STATS = EngineStats(
     pages_cached=74,
     draft_cache_tokens=70_123,
     emitted_tokens_per_s=31.25,
+    window_hit_rate=0.61,
+    window_speedup=1.125,
+    step_cost_ms=((1, 3.0), (8, 6.5)),
 )
 
 

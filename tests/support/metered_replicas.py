@@ -37,7 +37,9 @@ class MeteredReplicas:
     principal: Principal
     tokenizer: Tokenizer
 
-    def start(self, prompt: str, *, green: bool = False, max_tokens: int = 12) -> tuple[str, str]:
+    def start(
+        self, prompt: str, *, green: bool = False, max_tokens: int = 12, max_uj: int | None = None
+    ) -> tuple[str, str]:
         """Place, admit and begin a request; returns its id and its replica's name."""
         order = Order(
             route="generate",
@@ -53,6 +55,7 @@ class MeteredReplicas:
             end_user=None,
             tags=None,
             energy="green" if green else None,
+            max_energy_uj=max_uj,
         )
         replica, order = self.replicas.place(order)
         admitted = replica.admission.admit(self.principal, order, None)

@@ -64,7 +64,6 @@ class Board:
                 )
             self.uuid = str(pynvml.nvmlDeviceGetUUID(handle))
             self.name = str(pynvml.nvmlDeviceGetName(handle))
-            self.driver_version = str(pynvml.nvmlSystemGetDriverVersion())
             self.power_max_w = _power_max_w(handle)
         except pynvml.NVMLError as error:
             pynvml.nvmlShutdown()

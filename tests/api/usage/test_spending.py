@@ -116,4 +116,4 @@ def test_the_terminal_refunds_and_erases_too(
     shown = run("usage", "show", house.tenant_id, "--width", "day")
     assert [row["requests"] for row in shown["items"]] == [2, 1]
     rebuilt = CliRunner().invoke(load("usage"), ["rebuild"], obj=context)
-    assert "rollups were made anew" in rebuilt.output
+    assert "rollups made anew: " in rebuilt.output

@@ -74,7 +74,8 @@ def receiver() -> Iterator[Receiver]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     kept.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever)
+    # how often it looks whether it is to end; by default every half a second
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield kept
     kept.drips = None

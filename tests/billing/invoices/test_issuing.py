@@ -17,6 +17,9 @@ from billing.invoices import credit_notes, issuing, paying
 from billing.invoices.closing import Outcome
 from billing.invoices.credit_notes import _tax
 from billing.invoices.queries import Invoice
+from billing.invoices.standings import Standing
+from billing.ledger.accounts import Account, AccountKind, lock_tenant
+from billing.ledger.posting import Transfer, TransferKind, post
 from metering.database import snapshot, transaction
 
 
@@ -207,6 +210,74 @@ def test_a_surplus_that_was_spent_before_it_was_taken_back_is_lost_until_it_come
             connection, owed.row.id, taken="dispute", method="stripe", cause_id="dispute/won"
         )
     assert found(month) == before
+
+
+def test_of_two_lost_payments_the_one_won_back_pays_for_the_credit_that_was_spent(
+    month: Month, owed: Invoice
+) -> None:
+    """given a second payment that became credit and was spent, when both are lost and only that
+    one comes back, then all of the invoice is still to be paid."""
+    assert owed.row.id is not None
+    pay(month, owed, 119)
+    pay(month, owed, 119, "again")
+    with transaction(month.database) as connection:
+        credit = Account("ten_1", AccountKind.TENANT_CREDIT, "USD")
+        earnings = Account("ten_1", AccountKind.EARNINGS, "USD")
+        spent = lock_tenant(connection, "ten_1", "USD")
+        post(connection, "x", [Transfer("x", TransferKind.CHARGE, credit, earnings, spent, 0)])
+        for cause in ("d1", "d2"):
+            paying.take_back(connection, owed.row.id, 119, method="stripe", cause_id=cause)
+    assert found(month)["write_off"] == -119 * 10**7
+    with transaction(month.database) as connection:
+        won = {"taken": "d2", "method": "stripe", "cause_id": "d2/won"}
+        paying.restore(connection, owed.row.id, **won)
+    books = found(month)
+    assert month.invoice(owed.row.number).remaining_minor == 119
+    assert not {"write_off", "tenant_credit"} & books.keys()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_was_given_up_and_paid_and_taken_back_is_given_up_again(
+    month: Month, owed: Invoice, again: bool
+) -> None:
+    assert owed.row.id is not None
+    with transaction(month.database) as connection:
+        issuing.give_up(connection, owed.row.id)
+        paying.pay(connection, owed.row.id, 119, method="stripe", cause_id="late")
+        paying.take_back(connection, owed.row.id, 119, method="stripe", cause_id="dispute")
+        if again:
+            issuing.give_up(connection, owed.row.id)
+    kind = "write_off" if again else "receivable"
+    books = found(month)
+    assert books[kind] == -119 * 10**7
+    assert len({"write_off", "receivable"} & books.keys()) == 1
+
+
+@given(st.data(), st.integers(0, 150), st.booleans())
+def test_in_whatever_order_payments_are_taken_back_and_restored_the_same_is_left(
+    data: st.DataObject, due: int, spent: bool
+) -> None:
+    """An event never comes before the one it undoes; all credit is spent at once, or none."""
+    chains = data.draw(st.lists(st.lists(st.integers(1, 120), min_size=1, max_size=3), max_size=4))
+    ends = set()
+    for _ in range(2):
+        order = data.draw(
+            st.permutations([number for number, chain in enumerate(chains) for _ in chain])
+        )
+        standing, left = Standing(0, 0, 0), [list(chain) for chain in chains]
+        for number in order:
+            chain = chains[number]
+            undone = (len(chain) - len(left[number])) % 2
+            left[number].pop()
+            free = 0 if spent else standing.credited_nano
+            standing = standing.after(
+                -chain[0] if undone else chain[0], due_minor=due, minor_nano=10, free_nano=free
+            )
+            lost = standing.lost_nano(10)
+            assert lost >= 0
+            assert not lost or not standing.settled_minor
+        ends.add(standing if not spent else standing.paid_minor)
+    assert len(ends) == 1
 
 
 @pytest.mark.parametrize("change", [issuing.void, issuing.give_up])

@@ -38,7 +38,7 @@ def pass_to(month: Month, stripe: StripeProcess, now_us: int) -> None:
     month.now_us = now_us
     stripe.act("clock", at_s=now_us / 10**6)
     with transaction(month.database) as connection:
-        rollups.refresh(connection)
+        rollups.refresh(connection, "ten_1")
 
 
 def told(stripe: StripeProcess) -> list[tuple[int, str]]:

@@ -9,9 +9,14 @@ from metering.events import EnergyClass
 from metering.queries import EnergyUse, HealthPoint
 
 
-def test_the_mean_depth_of_no_steps_does_not_exist() -> None:
-    assert engine.mean_depth(DraftCounters()) is None
-    assert engine.mean_depth(DraftCounters(steps=4, drafted_depth=10)) == 2.5
+def test_rates_of_nothing_do_not_exist() -> None:
+    none, some = DraftCounters(), DraftCounters(3, 9, 12, 10, 15, 6)
+    assert (none.mean_drafted_depth, none.node_efficiency, none.draft_hit_rate) == (None,) * 3
+    assert (some.mean_drafted_depth, some.node_efficiency, some.draft_hit_rate) == (
+        10 / 3,
+        0.4,
+        0.6,
+    )
 
 
 def test_a_stretch_in_which_nothing_was_drafted_is_a_gap_in_the_hit_rate() -> None:
@@ -30,9 +35,7 @@ def test_a_chart_with_nothing_but_its_bound_is_empty() -> None:
 
 def test_the_parts_of_each_meter_are_stacked_and_meters_stand_apart() -> None:
     uses = [
-        EnergyUse(
-            kind, "cpu_time", device, 1, 10**9, 2_000_000, 900_000, 600_000, 300_000, 200_000, 0
-        )
+        EnergyUse(kind, "cpu_time", device, 1, 2_000_000, 900_000, 600_000, 300_000, 200_000, 0)
         for kind, device in ((EnergyClass.MEASURED, "GPU-1"), (EnergyClass.ESTIMATED, "pid:2"))
     ]
     chart = engine.energy_chart(uses)

@@ -126,5 +126,5 @@ def tagged(tenant: str, tokens: list[int]) -> list[int]:
     return [token + 10 * ord(tenant) for token in tokens]
 
 
-Reuse.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Reuse.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestReuse = Reuse.TestCase

@@ -103,7 +103,7 @@ def test_an_evicted_request_goes_on_without_being_remembered() -> None:
         max_size=40,
     )
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_memory_is_bounded_and_every_answer_is_true(
     talk: list[tuple[str, int, list[int]]],
 ) -> None:

@@ -29,7 +29,7 @@ def follow(text: list[int], end: int, depth: int) -> tuple[int, ...]:
 
 
 @given(texts, st.integers(1, 4), st.integers(1, 9), st.lists(st.integers(1, 7), max_size=20))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_it_finds_what_a_search_of_the_whole_text_finds(
     text: list[int], count: int, depth: int, cuts: list[int]
 ) -> None:

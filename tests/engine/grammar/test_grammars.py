@@ -105,7 +105,7 @@ def nested(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[s
     return objects | arrays | st.lists(inner, min_size=1, max_size=3).map(lambda of: {"anyOf": of})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(schema=st.recursive(scalars, nested, max_leaves=5), seed=st.integers(0, 2**32 - 1))
 def test_what_ends_satisfies_its_schema(
     grammars: Grammars, tokenizer: Tokenizer, schema: dict[str, Any], seed: int

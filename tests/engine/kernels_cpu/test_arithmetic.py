@@ -27,7 +27,7 @@ def nearest(value: Fraction) -> np.float32:
     return np.float32(float(round(value / step) * step))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(a=FLOATS | SHORT, b=FLOATS | SHORT, c=FLOATS | st.integers(-(2**24), 2**24).map(float))
 def test_a_fused_multiply_add_rounds_once(a, b, c):
     exact = nearest(Fraction(a) * Fraction(b) + Fraction(c))

@@ -40,7 +40,7 @@ def rows_of(generator, count, inputs, *, extreme=False):
     return torch.from_numpy(rows)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**32 - 1),
     outputs=st.integers(1, 70),

@@ -45,9 +45,7 @@ def test_a_prompt_has_the_twins_bits_on_every_path(path, expected, name, threads
     assert torch.equal(prefill(decoder, TOKENS, chunk), expected)
 
 
-@settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32 - 1), requests=st.integers(1, 5))
 @pytest.mark.parametrize(("name", "threads"), PATHS)
 def test_a_packed_row_has_the_bits_of_a_row_alone(path, name, threads, seed, requests):
@@ -61,9 +59,7 @@ def test_a_packed_row_has_the_bits_of_a_row_alone(path, name, threads, seed, req
             assert torch.equal(logits, standard.logits(prefix)), len(prefix)
 
 
-@settings(
-    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_twin_packs_to_the_same_bits(path, seed):
     decoder = BlockDecoder.load(path, instruction_set="twin", kv_tokens=1024)

@@ -26,7 +26,7 @@ def attended(function, case):
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(seed=st.integers(0, 2**32 - 1), dtype=st.sampled_from([torch.float32, torch.bfloat16]))
 def test_a_row_attends_to_its_committed_tokens_and_its_ancestors(shape, seed, dtype):
     heads, kv_heads, dim = shape
@@ -36,7 +36,7 @@ def test_a_row_attends_to_its_committed_tokens_and_its_ancestors(shape, seed, dt
         torch.testing.assert_close(attended(function, case), expected, rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(seed=st.integers(0, 2**32 - 1), which=st.floats(0, 1, exclude_max=True))
 def test_a_row_has_the_bits_of_a_row_alone(seed, which):
     case = attention_case(seed, heads=6, kv_heads=2, dim=16)

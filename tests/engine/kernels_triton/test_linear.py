@@ -22,7 +22,7 @@ def random(seed, *shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     rows=st.integers(1, 35),
     groups=st.integers(1, 4),
@@ -45,7 +45,7 @@ def test_blocks_are_multiplied_as_what_they_stand_for(rows, groups, outputs, bit
         torch.testing.assert_close(result.double(), expected, rtol=1e-4, atol=1e-4)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(rows=st.integers(1, 35), inputs=st.integers(1, 150), outputs=st.integers(1, 80))
 def test_bfloat16_weights_are_multiplied_as_they_are(rows, inputs, outputs):
     values, weight = random(1, rows, inputs), random(2, outputs, inputs).bfloat16()

@@ -20,7 +20,7 @@ def random_logits(seed, rows, vocabulary, scale):
     ).round(decimals=1)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     seed=st.integers(0, 2**32 - 1),
     rows=st.integers(1, 3),
@@ -73,7 +73,7 @@ def test_a_logit_that_is_not_finite_leaves_the_entropy_not_finite(bad, place):
     assert torch.isfinite(entropy).tolist() == [True, False]
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(rows=st.integers(0, 5), width=st.integers(1, 300))
 def test_a_row_is_divided_by_its_root_mean_square(rows, width):
     generator = torch.Generator().manual_seed(width)

@@ -123,7 +123,7 @@ def test_what_is_held_back_at_a_cancellation_was_never_emitted() -> None:
     pieces=st.lists(st.text("ab", max_size=3).map(str.encode), max_size=12),
     stops=st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_text_is_everything_before_the_first_stop_string(
     pieces: list[bytes], stops: list[str]
 ) -> None:

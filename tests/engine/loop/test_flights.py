@@ -175,7 +175,7 @@ def solo(visit: Visit) -> Heard:
 
 
 @given(st.lists(visits, min_size=1, max_size=8), st.booleans(), st.sampled_from([8, 4, 3]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_whoever_rides_gets_what_it_would_have_got_alone(
     guests: list[Visit], draft: bool, pages: int
 ) -> None:

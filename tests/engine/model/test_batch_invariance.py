@@ -36,9 +36,7 @@ def pair(request, tmp_path_factory):
     return packed, OneByOne(Decoder.load(path, threads=1, kv_tokens=65536))
 
 
-@settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32 - 1), requests=st.integers(1, 5))
 def test_a_packed_row_has_the_bits_of_a_row_alone(pair, seed, requests):
     decoder, standard = pair

@@ -38,7 +38,7 @@ def kept_by_definition(logits: np.ndarray, params: SamplingParams) -> dict[int, 
         min_p=st.sampled_from([0.0, 0.1, 1.0]),
     ),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_filters_keep_what_their_definition_keeps(
     seed: int, size: int, step: float, params: SamplingParams
 ) -> None:

@@ -26,7 +26,7 @@ def after(params: SamplingParams, prompt: list[int], output: list[int]) -> Penal
     return penalties
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(prompt=tokens.filter(bool), output=tokens, penalty=st.floats(0.1, 10.0), seed=st.integers(0))
 def test_repetition_is_what_transformers_does_to_prompt_and_output(
     prompt: list[int], output: list[int], penalty: float, seed: int
@@ -39,7 +39,7 @@ def test_repetition_is_what_transformers_does_to_prompt_and_output(
     np.testing.assert_allclose(ours, theirs[0].numpy(), rtol=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     output=tokens,
     frequency=st.floats(-2, 2),

@@ -125,7 +125,7 @@ def test_every_profile_can_run(profile: str) -> None:
         ({"rope_scaling_factor": 0.0}, "above 0"),
         ({"rope_scaling_factor": float("nan")}, "above 0"),
         ({"degrade_policy": "sometimes"}, "hit_rate, speedup, never"),
-        ({"longest_token_length": 4096}, "at least 8192"),
+        ({"longest_token_length": 8191}, "at least 8192"),
     ],
 )
 def test_what_an_engine_cannot_honour_is_refused_with_the_reason(

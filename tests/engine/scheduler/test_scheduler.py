@@ -141,7 +141,7 @@ def test_a_removed_sequence_leaves_no_page_in_use_whether_it_ran_or_waited() -> 
     prefill_chunk=st.integers(1, 8),
     accept=st.integers(0, 3),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_everybody_finishes_and_no_step_is_too_big(
     shapes: list[tuple[int, int, int]],
     pages: int,

