@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from metering.cli_context import CliContext
-from metering.cli_numbers import FiniteRange
+from metering.cli_types import FiniteRange
 from metering.confidence_cli import confidence, labels
 
 if TYPE_CHECKING:

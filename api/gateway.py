@@ -309,6 +309,7 @@ class Gateway:
         lifetime_us = self.settings.hold_lifetime_s * 10**6
         while not self._stopping.wait(self.settings.sweep_interval_s):
             try:
+                self._tenure.keep()
                 with transaction(self.database) as connection:
                     now = now_us()
                     holds.renew(connection, self.replicas.live_ids, now + lifetime_us)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metering.cli_context import CliContext
-from metering.cli_numbers import FiniteRange
+from metering.cli_types import FiniteRange
 
 if TYPE_CHECKING:
     from metering.energy import EnergySettings

@@ -11,7 +11,7 @@ import click
 
 from billing.receipts_cli import receipt
 from metering.cli_context import CliContext
-from metering.cli_numbers import COUNT_MAX
+from metering.cli_types import COUNT_MAX
 from metering.wording import counted
 
 if TYPE_CHECKING:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import Connection, text
 from sqlalchemy import Engine as Database
+from sqlalchemy.exc import DBAPIError
 
 from api.errors import AlreadyServed
 
@@ -24,6 +26,7 @@ class Tenure:
         self._database = database
         self._connection: Connection | None = None
         self._descriptor: int | None = None
+        self._is_held = False
 
     def take(self) -> None:
         """Take the right; raises AlreadyServed while another gateway has it."""
@@ -33,11 +36,32 @@ class Tenure:
             else self._take_file_lock()
         )
         if not taken:
-            self.release()
+            self._let_go()
             raise AlreadyServed("another gateway serves this database; stop it first")
+        self._is_held = True
+
+    def keep(self) -> None:
+        """Take the right anew where the connection that held it broke, as when a server fails.
+
+        Raises AlreadyServed where another gateway was faster.
+        """
+        if not self._is_held or self._database.dialect.name != "postgresql":
+            return
+        with suppress(DBAPIError):
+            if self._connection is not None:
+                self._connection.scalar(text("SELECT 1"))
+                return
+        self._let_go()
+        if not self._take_session_lock():
+            self._let_go()
+            raise AlreadyServed("another gateway took this database over")
 
     def release(self) -> None:
         """Give the right back; does nothing when it is not held."""
+        self._is_held = False
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -9,6 +9,7 @@ from typing import IO, Any
 import click
 
 from metering.cli_context import CliContext
+from metering.cli_types import REFERENCE
 
 from_moment = click.option(
     "--effective-from",
@@ -27,7 +28,11 @@ def credit() -> None:
 @credit.command("grant")
 @click.argument("tenant_id")
 @click.argument("amount")
-@click.option("--reference", help="Yours; the same again grants nothing.  [default: a new one]")
+@click.option(
+    "--reference",
+    type=REFERENCE,
+    help="Yours; the same again grants nothing.  [default: a new one]",
+)
 @as_json
 @click.pass_obj
 def grant_credit(

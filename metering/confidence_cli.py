@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from metering.cli_context import CliContext
-from metering.cli_numbers import FiniteRange
+from metering.cli_types import FiniteRange
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -7,7 +7,7 @@ import click
 from api.admin.cli import as_json, record, show, show_all
 from metering import clock
 from metering.cli_context import CliContext
-from metering.cli_numbers import COUNT_MAX
+from metering.cli_types import COUNT_MAX
 
 PER_MINUTE = click.IntRange(1, COUNT_MAX)
 

@@ -8,6 +8,7 @@ import click
 
 from api.admin.cli import as_json, record, show, show_all
 from metering.cli_context import CliContext
+from metering.cli_types import REFERENCE, Prose
 
 WHEN = click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%SZ"])
 
@@ -20,7 +21,9 @@ def grant() -> None:
 @grant.command("issue")
 @click.argument("tenant_id")
 @click.argument("amount")
-@click.option("--reference", required=True, help="Yours; the same again grants nothing.")
+@click.option(
+    "--reference", type=REFERENCE, required=True, help="Yours; the same again grants nothing."
+)
 @click.option("--promotional", is_flag=True, help="A discount given in advance; nobody paid it.")
 @click.option("--priority", default=100, show_default=True, help="The lowest is spent first.")
 @click.option("--expires", type=WHEN, help="RFC 3339.  [default: never]")
@@ -159,8 +162,15 @@ def show_terms(context: CliContext, tenant_id: str, as_json: bool) -> None:
 @click.command()
 @click.argument("request_id")
 @click.option("--amount", help="[default: all that is left of the charge]")
-@click.option("--reference", required=True, help="Yours; the same again gives back nothing.")
-@click.option("--reason", required=True, help="Stands on the signed adjustment.")
+@click.option(
+    "--reference", type=REFERENCE, required=True, help="Yours; the same again gives back nothing."
+)
+@click.option(
+    "--reason",
+    type=Prose(10_000, in_lines=True),
+    required=True,
+    help="Stands on the signed adjustment.",
+)
 @as_json
 @click.pass_obj
 def refund(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import IO, TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from metering.cli_context import CliContext
+from metering.cli_types import CURRENCY
 from metering.wording import counted
 
 if TYPE_CHECKING:
@@ -37,21 +37,11 @@ class _Rate(click.ParamType[Decimal]):
         return Decimal(nano) / NANO
 
 
-class _Currency(click.ParamType[str]):
-    name = "code"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        """Read a code; click says what is wrong with another text."""
-        if not re.fullmatch("[A-Z]{3}", value):
-            self.fail(f"a currency is a code such as USD, not {value!r}", param, ctx)
-        return str(value)
-
-
 def _rates(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--days", type=click.IntRange(1, 3650), default=30, show_default=True),
         click.option(
-            "--currency", type=_Currency(), default="USD", show_default=True, help="Of both rates."
+            "--currency", type=CURRENCY, default="USD", show_default=True, help="Of both rates."
         ),
         click.option("--per-kwh", type=_Rate(), help="What a kilowatt hour costs."),
         click.option(

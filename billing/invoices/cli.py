@@ -13,6 +13,7 @@ import click
 from billing.invoices.parties_cli import set_customer, set_issuer
 from billing.invoices.upkeep_cli import recount_charges, remind_customers
 from metering.cli_context import CliContext
+from metering.cli_types import LONG_REFERENCE, NAME
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -195,8 +196,13 @@ def give_up_invoice(context: CliContext, reference: str) -> None:
 @invoice.command("credit")
 @click.argument("reference")
 @click.argument("amount")
-@click.option("--reason", required=True, help="What the credit note says.")
-@click.option("--reference", "cause", help="Yours; the same again credits nothing.  [default: new]")
+@click.option("--reason", type=NAME, required=True, help="What the credit note says.")
+@click.option(
+    "--reference",
+    "cause",
+    type=LONG_REFERENCE,
+    help="Yours; the same again credits nothing.  [default: new]",
+)
 @click.pass_obj
 def credit_invoice(
     context: CliContext, *, reference: str, amount: str, reason: str, cause: str | None
@@ -223,7 +229,9 @@ def credit_invoice(
 @invoice.command("pay")
 @click.argument("reference")
 @click.argument("amount")
-@click.option("--cause", required=True, help="Such as the transfer's id: taken once.")
+@click.option(
+    "--cause", type=LONG_REFERENCE, required=True, help="Such as the transfer's id: taken once."
+)
 @click.pass_obj
 def pay_invoice(context: CliContext, reference: str, amount: str, cause: str) -> None:
     """Take in a payment that came outside a payment provider."""

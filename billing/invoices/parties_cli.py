@@ -8,12 +8,13 @@ from typing import Any
 import click
 
 from metering.cli_context import CliContext
+from metering.cli_types import NAME, Prose
 
 
 @click.command("issuer")
-@click.option("--name")
-@click.option("--address", help="Lines, parted by newlines.")
-@click.option("--tax-id")
+@click.option("--name", type=NAME)
+@click.option("--address", type=Prose(1000, in_lines=True), help="Lines, parted by newlines.")
+@click.option("--tax-id", type=Prose(64))
 @click.option("--series", help="What invoice numbers begin with.")
 @click.option("--grace-hours", type=click.IntRange(0, 24 * 60), help="Wait for late events.")
 @click.option("--due-days", type=click.IntRange(0, 365))
@@ -44,10 +45,10 @@ def set_issuer(
 
 @click.command("customer")
 @click.argument("tenant_id")
-@click.option("--name")
-@click.option("--address", help="Lines, parted by newlines.")
-@click.option("--tax-id")
-@click.option("--tax-name")
+@click.option("--name", type=NAME)
+@click.option("--address", type=Prose(1000, in_lines=True), help="Lines, parted by newlines.")
+@click.option("--tax-id", type=Prose(64))
+@click.option("--tax-name", type=Prose(40))
 @click.option("--tax-percent", help='Such as "19" or "8.875".')
 @click.pass_obj
 def set_customer(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from metering.cli_context import CliContext
-from metering.cli_numbers import COUNT_MAX
+from metering.cli_types import COUNT_MAX, EMAIL, Word
 
 if TYPE_CHECKING:
     from billing.payments.provider import Provider
@@ -30,7 +30,7 @@ def payments() -> None:
 
 @payments.command("enrol")
 @click.argument("tenant_id")
-@click.argument("email")
+@click.argument("email", type=EMAIL)
 @click.pass_obj
 def enrol_tenant(context: CliContext, tenant_id: str, email: str) -> None:
     """Let a tenant pay through the provider from now on."""
@@ -49,7 +49,7 @@ def enrol_tenant(context: CliContext, tenant_id: str, email: str) -> None:
 @payments.command("meter")
 @click.argument("tenant_id")
 @click.argument("measure", type=click.Choice(["requests", "input_tokens", "output_tokens"]))
-@click.argument("event_name")
+@click.argument("event_name", type=Word(r"[!-~]{1,100}", "1 to 100 letters and signs"))
 @click.pass_obj
 def meter_tenant(context: CliContext, tenant_id: str, measure: str, event_name: str) -> None:
     """Tell a meter of the provider's, by its event name, what a tenant uses from this hour on."""

@@ -142,6 +142,30 @@ def test_a_number_that_nothing_can_be_done_with_is_a_mistake_in_the_command(
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ["invoice", "customer", "ten_x", "--name", "x" * 201],
+        ["invoice", "customer", "ten_x", "--name", "two\nlines"],
+        ["invoice", "customer", "ten_x", "--address", "x" * 1001],
+        ["invoice", "issuer", "--tax-id", "x" * 65],
+        ["invoice", "credit", "INV-1", "1", "--reason", "\x1b[31mred"],
+        ["invoice", "pay", "INV-1", "1", "--cause", "x" * 65],
+        ["payments", "enrol", "ten_x", "nobody"],
+        ["payments", "meter", "ten_x", "requests", "two words"],
+        ["grant", "issue", "ten_x", "1", "--reference", "a/b"],
+        ["credit", "grant", "ten_x", "1", "--reference", ""],
+        ["refund", "req_x", "--reference", "r", "--reason", "x" * 10_001],
+    ],
+    ids=lambda words: " ".join(words)[:40],
+)
+def test_a_text_that_only_one_of_two_databases_would_take_is_refused(
+    words: list[str], home: CliContext
+) -> None:
+    result = CliRunner().invoke(load(words[0]), words[1:], obj=home)
+    assert result.exit_code == click.UsageError.exit_code
+
+
+@pytest.mark.parametrize(
     "line", ["tariff validate", "tariff override ten_x", "economics roi", "tariff preview"]
 )
 def test_a_document_that_is_no_text_is_named_so(line: str, home: CliContext) -> None:
