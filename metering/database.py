@@ -57,7 +57,8 @@ def transaction(database: Engine, *, durable: bool = True) -> Iterator[Connectio
         try:
             with writer.begin():
                 yield writer
-                number = _number(writer)
+                if writer.in_transaction():  # or the block has rolled it back itself
+                    number = _number(writer)
         except DBAPIError:
             # Once it has its number, only the commit can have failed.
             if number is None or not _is_committed(database, number):
