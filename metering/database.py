@@ -55,9 +55,9 @@ def transaction(database: Engine, *, durable: bool = True) -> Iterator[Connectio
         writer = connection.execution_options(dflash_write=True, dflash_durable=durable)
         number = None
         try:
-            with writer.begin():
+            with writer.begin() as begun:
                 yield writer
-                number = _number(writer)
+                number = _number(writer) if begun.is_active else None
         except DBAPIError:
             # Once it has its number, only the commit can have failed.
             if number is None or not _is_committed(database, number):
