@@ -33,9 +33,13 @@ class Chores:
     A step does one bounded piece of work and says whether there may be more at once.
     """
 
-    def __init__(self, name: str, steps: Sequence[Callable[[], bool]]) -> None:
+    def __init__(
+        self, name: str, steps: Sequence[Callable[[], bool]], every_s: float | None = None
+    ) -> None:
+        """A round begins `every_s` after the last one ended; null: ROUND_S."""
         self._name = name
         self._steps = steps
+        self._every_s = every_s
         self._stopping = Event()
         self._thread = Thread(target=self._run, name=name, daemon=True)
 
@@ -50,7 +54,7 @@ class Chores:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopping.wait(ROUND_S):
+        while not self._stopping.wait(ROUND_S if self._every_s is None else self._every_s):
             for step in self._steps:
                 while self._tried(step) and not self._stopping.is_set():
                     pass
@@ -119,6 +123,32 @@ def webhook_chores(database: Database, *, allow_private: bool) -> Chores:
     """Tell tenants what they want to hear of; slow receivers keep nothing else waiting."""
     sender = Sender(database, allow_private=allow_private)
     return Chores("webhooks", [lambda: sender.round() > 0])
+
+
+def sweep_chores(
+    database: Database,
+    every_s: float,
+    keep: Callable[[], None],
+    steps: Sequence[Callable[[Connection], object]],
+) -> Chores:
+    """Keep the right to serve, and take each step in a transaction of its own.
+
+    One that fails takes no other's work back, least of all the renewal of live holds.
+    """
+
+    def kept() -> bool:
+        keep()
+        return False
+
+    def written(step: Callable[[Connection], object]) -> Callable[[], bool]:
+        def stepped() -> bool:
+            with transaction(database) as connection:
+                step(connection)
+            return False
+
+        return stepped
+
+    return Chores("sweep", [kept, *map(written, steps)], every_s)
 
 
 def _in_turn(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 
 import structlog
 from sqlalchemy import Connection
@@ -20,7 +20,7 @@ from sqlalchemy import Engine as Database
 from api import migrate
 from api.admission import Admission, Replay
 from api.auth import Principal
-from api.chores import usage_chores, webhook_chores
+from api.chores import sweep_chores, usage_chores, webhook_chores
 from api.delivery import Delivery, Stream
 from api.errors import SchemaMismatch
 from api.inference import idempotency
@@ -99,9 +99,19 @@ class Gateway:
         self._chores = (
             usage_chores(self.database, self._settlement),
             webhook_chores(self.database, allow_private=settings.webhooks_allow_private),
+            sweep_chores(
+                self.database,
+                settings.sweep_interval_s,
+                self._tenure.keep,
+                [
+                    self._renew,
+                    lambda connection: holds.expire(connection, now_us()),
+                    lambda connection: grants.expire(connection, now_us()),
+                    lambda connection: review.lapse(connection, now_us(), self.signer),
+                    self._recalibrate,
+                ],
+            ),
         )
-        self._stopping = Event()
-        self._sweeper = Thread(target=self._sweep, name="sweeper", daemon=True)
 
     def start(self) -> None:
         """Load the model, resolve what a crash left open, and begin to serve. Blocks.
@@ -134,7 +144,6 @@ class Gateway:
             log.warning("requests.recovered", count=recovered)
         with snapshot(self.database) as connection:
             self.replicas.recall(connection)
-        self._sweeper.start()
         self.cashier.start()
         for chores in self._chores:
             chores.start()
@@ -150,7 +159,6 @@ class Gateway:
 
     def close(self) -> None:
         """Stop the engines, settle what they had in flight, and close the database."""
-        self._stopping.set()
         self.cashier.close()
         for chores in self._chores:
             chores.close()
@@ -158,8 +166,6 @@ class Gateway:
             replica.engine.close()
         for replica in self.replicas:
             replica.recorder.close()
-        if self._sweeper.is_alive():
-            self._sweeper.join()
         self._tenure.release()
         self.database.dispose()
 
@@ -305,23 +311,14 @@ class Gateway:
         if work.exception() is None and isinstance(live := work.result(), Live):
             Thread(target=self._cancel, args=(live.request_ids,)).start()
 
-    def _sweep(self) -> None:
-        lifetime_us = self.settings.hold_lifetime_s * 10**6
-        while not self._stopping.wait(self.settings.sweep_interval_s):
-            try:
-                self._tenure.keep()
-                with transaction(self.database) as connection:
-                    now = now_us()
-                    holds.renew(connection, self.replicas.live_ids, now + lifetime_us)
-                    holds.expire(connection, now)
-                    grants.expire(connection, now)
-                    review.lapse(connection, now, self.signer)
-                with snapshot(self.database) as connection:
-                    for replica in self.replicas:
-                        self._calibrate(connection, replica)
-            except Exception:
-                # The next round tries again; a sweeper that died would let holds leak silently.
-                log.exception("sweep.failed")
+    def _renew(self, connection: Connection) -> None:
+        """Let no hold of a live request expire."""
+        until_us = now_us() + self.settings.hold_lifetime_s * 10**6
+        holds.renew(connection, self.replicas.live_ids, until_us)
+
+    def _recalibrate(self, connection: Connection) -> None:
+        for replica in self.replicas:
+            self._calibrate(connection, replica)
 
 
 def _stats(engine: EngineClient) -> EngineStats | None:

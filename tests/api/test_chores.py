@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from billing_cases import STARTED_US, energy, summary
 from billing_world import FAR_US, add_request, add_tenant, settlement
-from sqlalchemy import Engine, func, select, update
+from sqlalchemy import Connection, Engine, func, select, update
 from sqlalchemy.exc import DBAPIError
 
 from api import chores
-from api.chores import Chores, usage_chores
+from api.chores import Chores, sweep_chores, usage_chores
 from billing import outside, retention
 from metering import clock, rollups
 from metering import requests as usage
@@ -46,6 +46,37 @@ def test_a_step_that_fails_is_tried_again_and_keeps_no_other_waiting() -> None:
     running.start()
     assert done.wait(10)
     running.close()
+
+
+def test_a_part_of_a_sweep_that_fails_takes_no_renewal_back(database: Engine) -> None:
+    with transaction(database) as connection:
+        add_tenant(connection)
+        add_request(connection, "req_1")
+    renewed, swept, kept = [0], threading.Event(), [0]
+
+    def keep() -> None:
+        kept[0] += 1
+        raise OSError("the lock's connection went away")
+
+    def renew(connection: Connection) -> None:
+        renewed[0] += 1
+        connection.execute(update(requests).values(max_tokens=1000 + renewed[0]))
+
+    def lapse(connection: Connection) -> None:
+        connection.execute(update(requests).values(max_tokens=1))
+        raise ValueError("an item that cannot be read")
+
+    def recalibrate(_connection: Connection) -> None:
+        if renewed[0] > 2:
+            swept.set()
+
+    sweeping = sweep_chores(database, 0.001, keep, [renew, lapse, recalibrate])
+    sweeping.start()
+    assert swept.wait(10)
+    sweeping.close()
+    with snapshot(database) as connection:
+        found = connection.scalar(select(requests.c.max_tokens))
+    assert (found, kept) == (1000 + renewed[0], renewed)
 
 
 def test_a_step_with_more_to_do_is_not_kept_waiting_for_the_next_round() -> None:
