@@ -16,7 +16,7 @@ import psutil
 import pytest
 from engine_ears import PATIENCE_S, Ears
 from engine_sequences import request
-from tiny_models import write_tiny_dfm
+from tiny_models import TinyShape, write_tiny_dfm
 
 from engine.config import EngineConfig
 from engine.errors import EngineUnavailable, InvalidRequest
@@ -24,12 +24,15 @@ from engine.process import EngineProcess
 from engine.records import EngineInfo, FinishReason
 from engine.requests import SamplingParams
 
-CONFIG = EngineConfig(kv_tokens=512, threads=1, max_running=4)
+# Room for an answer that takes seconds: what is killed in the middle of it has not ended by itself.
+LONG = 16_384
+CONFIG = EngineConfig(kv_tokens=LONG, threads=1, max_running=4)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_dfm(tmp_path_factory.mktemp("models") / "tiny.dfm")
+    shape = TinyShape(context_length=LONG)
+    return write_tiny_dfm(tmp_path_factory.mktemp("models") / "tiny.dfm", shape)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +96,7 @@ def test_a_child_that_dies_ends_its_requests_as_error_and_is_replaced(
     engine: EngineProcess, ears: Ears
 ) -> None:
     first = engine.info.pid
-    engine.submit(request([5, 6, 7], 400, request_id="live", ignore_eos=True))
+    engine.submit(request([5, 6, 7], LONG - 3, request_id="live", ignore_eos=True))
     ears.wait_for(lambda: len(ears.tokens("live")) > 3)
     os.kill(first, signal.SIGKILL)
     finish = ears.finish("live")
