@@ -37,11 +37,13 @@ def draw(logits: NDArray[np.float32], params: SamplingParams, uniform: float) ->
         if not np.isfinite(logits[top]):
             raise NothingToDraw("no token has a finite logit")
         return top
+    if params.top_k is None and params.top_p == 1.0 and params.min_p == 0.0:
+        weights = _weights(logits, params.temperature)
+        index = _drawn(weights, uniform)
+        # A token without weight adds nothing, so it is never the one that passes the target.
+        return index if index < len(weights) else int(np.flatnonzero(weights)[-1])
     ids, weights = distribution(logits, params)
-    cumulative = np.cumsum(weights)
-    # The first id whose cumulative weight exceeds the target; the last one if rounding gets there.
-    index = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
-    return int(ids[min(index, len(ids) - 1)])
+    return int(ids[min(_drawn(weights, uniform), len(ids) - 1)])
 
 
 def distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:
@@ -50,11 +52,7 @@ def distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distrib
     Exponentials are float32, everything summed is float64. A logit of minus infinity forbids its
     token. Raises NothingToDraw.
     """
-    top = float(logits.max())
-    if not np.isfinite(top):
-        raise NothingToDraw("no token has a finite logit, or one is NaN")
-    scaled = (logits - np.float32(top)) * np.float32(1.0 / params.temperature)
-    weights = np.exp(scaled).astype(np.float64)
+    weights = _weights(logits, params.temperature)
     ids = np.flatnonzero(weights)
     if params.top_k is not None and params.top_k < len(ids):
         ids = np.sort(_descending(weights, ids, params.top_k)[: params.top_k])
@@ -63,6 +61,26 @@ def distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distrib
     if params.min_p > 0.0:
         ids = ids[weights[ids] >= params.min_p]  # the largest weight is 1
     return Distribution(ids, weights[ids])
+
+
+def _weights(logits: NDArray[np.float32], temperature: float) -> NDArray[np.float64]:
+    """Return every token's weight, the heaviest one's being 1."""
+    top = float(logits.max())
+    if not np.isfinite(top):
+        raise NothingToDraw("no token has a finite logit, or one is NaN")
+    scaled = logits - np.float32(top)
+    scaled *= np.float32(1.0 / temperature)
+    np.exp(scaled, out=scaled)
+    return scaled.astype(np.float64)
+
+
+def _drawn(weights: NDArray[np.float64], uniform: float) -> int:
+    """Return the first place whose cumulative weight exceeds the uniform's part of all of it.
+
+    As many as there are weights where rounding lets none.
+    """
+    cumulative = np.cumsum(weights)
+    return int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
 
 
 def _descending(

@@ -51,6 +51,28 @@ def test_filters_keep_what_their_definition_keeps(
     assert [expected[token] for token in ids.tolist()] == weights.tolist()
 
 
+@given(
+    seed=st.integers(0, 2**32),
+    size=st.integers(1, 700),
+    temperature=st.sampled_from([0.01, 0.7, 5.0]),
+    forbidden=st.sampled_from([0.0, 0.5, 0.99]),
+    drawn=st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, 1 - 2.0**-53])),
+)
+def test_without_filters_the_draw_is_the_one_of_the_distribution(
+    seed: int, size: int, temperature: float, forbidden: float, drawn: float
+) -> None:
+    """Given tokens of no weight among them, at the end too."""
+    random = np.random.default_rng(seed)
+    logits = random.normal(size=size).astype(np.float32) * 3
+    logits[random.random(size) < forbidden] = -np.inf
+    assume(np.isfinite(logits).any())
+    params = SamplingParams(temperature=temperature)
+    ids, weights = distribution(logits, params)
+    cumulative = np.cumsum(weights)
+    place = int((cumulative <= drawn * cumulative[-1]).sum())
+    assert draw(logits, params, drawn) == ids[min(place, len(ids) - 1)]
+
+
 def test_top_p_looks_as_far_as_it_must_when_the_distribution_is_flat() -> None:
     ids, _ = distribution(
         np.zeros(10_000, np.float32), SamplingParams(temperature=1.0, top_p=0.755)
