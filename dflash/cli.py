@@ -27,26 +27,39 @@ class Entry(NamedTuple):
 
     module: str
     summary: str
+    lasts: bool = False  # serves, or computes for long: worth a second start of some milliseconds
 
 
 COMMANDS: dict[str, Entry] = {
     "quickstart": Entry(
         "api.quickstart.cli", "Fetch a model, serve it, and show one signed receipt."
     ),
-    "serve": Entry("api.cli", "Run the gateway and its engine."),
+    "serve": Entry("api.cli", "Run the gateway and its engine.", lasts=True),
     "doctor": Entry("api.doctor.cli", "Check what otherwise fails silently, and say what to do."),
     "migrate": Entry("api.cli", "Bring the database to this release's schema."),
     "pull": Entry("engine.cli", "Fetch a known model and convert it to .dfm."),
     "convert": Entry("engine.cli", "Convert a GGUF file to .dfm."),
     "models": Entry("engine.cli", "List the known models and the files at hand."),
-    "generate": Entry("engine.generation_cli", "Generate from prompts, without a gateway."),
-    "bench": Entry("engine.bench_cli", "Measure decoding beside variants, peers, the machine."),
-    "eval": Entry("engine.evaluation_cli", "Measure what a model file is worth: perplexity."),
-    "train-head": Entry("engine.training_cli", "Train a draft head on the model's own answers."),
+    "generate": Entry(
+        "engine.generation_cli", "Generate from prompts, without a gateway.", lasts=True
+    ),
+    "bench": Entry(
+        "engine.bench_cli", "Measure decoding beside variants, peers, the machine.", lasts=True
+    ),
+    "eval": Entry(
+        "engine.evaluation_cli", "Measure what a model file is worth: perplexity.", lasts=True
+    ),
+    "train-head": Entry(
+        "engine.training_cli", "Train a draft head on the model's own answers.", lasts=True
+    ),
     "calibrate": Entry("api.calibrate_cli", "Fit what figures rest on to what was measured."),
-    "meter": Entry("api.meter_cli", "Show what can be metered; record it; what metering takes."),
+    "meter": Entry(
+        "api.meter_cli", "Show what can be metered; record it; what metering takes.", lasts=True
+    ),
     "units": Entry("metering.cli", "Show the semantic units of a text."),
-    "usage": Entry("metering.usage_cli", "Show usage rollups, rebuild them, measure intake."),
+    "usage": Entry(
+        "metering.usage_cli", "Show usage rollups, rebuild them, measure intake.", lasts=True
+    ),
     "tenant": Entry("api.cli", "Create and list tenants."),
     "key": Entry("api.cli", "Create, list, rotate and revoke keys."),
     "admin": Entry("api.cli", "Bootstrap the first operator's key."),
@@ -67,17 +80,11 @@ COMMANDS: dict[str, Entry] = {
     "export": Entry("api.exports.cli", "Write charges as FOCUS data, and usage and receipts."),
     "payments": Entry("billing.payments.cli", "Push to the payment provider, and see what waits."),
     "economics": Entry("billing.economics.cli", "Estimate what serving costs; compare fleets."),
-    "measure": Entry("api.measurement.cli", "Measure how fast the books are kept."),
+    "measure": Entry("api.measurement.cli", "Measure how fast the books are kept.", lasts=True),
     "reconcile": Entry(
         "billing.reconciliation_cli", "Compare all books, from the engine to Stripe."
     ),
 }
-
-
-# They serve, or compute for long: worth a second start, a few milliseconds after the first.
-LASTING = frozenset(
-    {"serve", "generate", "bench", "eval", "train-head", "meter", "usage", "measure"}
-)
 
 
 class Contents(click.Group):
@@ -199,7 +206,7 @@ def cli(
 
 def main() -> None:
     """The `dflash` console command."""
-    if LASTING.intersection(sys.argv[1:]):
+    if any(COMMANDS[word].lasts for word in sys.argv[1:] if word in COMMANDS):
         huge_pages.restart()
     cli.main(prog_name="dflash")
 

@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from api.errors import NotFound
-from dflash.cli import COMMANDS, cli, describe, load
+from dflash.cli import COMMANDS, cli, describe, load, main
+from engine import huge_pages
 
 NO_MODEL_NEEDED = [
     ["--help"],
@@ -163,3 +164,18 @@ cli.main()
     )
     assert done.stdout == "{}\n"
     assert "something.happened" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "restarts"),
+    [(["serve"], 1), (["--home", "elsewhere", "measure", "rating"], 1), (["key", "list"], 0)],
+)
+def test_only_what_lasts_is_started_a_second_time(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], restarts: int
+) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(huge_pages, "restart", lambda: begun.append("again"))
+    monkeypatch.setattr(cli, "main", lambda **_kwargs: begun.append("ran"))
+    monkeypatch.setattr("sys.argv", ["dflash", *words])
+    main()
+    assert begun == ["again"] * restarts + ["ran"]
