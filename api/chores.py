@@ -1,5 +1,5 @@
 """What the gateway does beside its requests: rating reported usage, rolling usage up, erasing,
-reminding and telling.
+reminding, telling, and sweeping up what is over.
 
 Round after round, each kind in a thread of its own; a step that fails is logged and tried again in
 the next one. Steps are safe beside another process that takes the same.
@@ -15,9 +15,11 @@ from sqlalchemy import Connection
 from sqlalchemy import Engine as Database
 
 from api.webhooks.sending import Sender
-from billing import charged_hours, outside, retention
+from billing import charged_hours, outside, retention, review
 from billing.invoices import dunning
+from billing.ledger import grants, holds
 from billing.settlement import Settlement
+from billing.signing import Signer
 from metering import clock, rollups
 from metering.database import snapshot, transaction
 
@@ -126,29 +128,47 @@ def webhook_chores(database: Database, *, allow_private: bool) -> Chores:
 
 
 def sweep_chores(
-    database: Database,
-    every_s: float,
-    keep: Callable[[], None],
-    steps: Sequence[Callable[[Connection], object]],
+    database: Database, every_s: float, signer: Signer, keeping: Sequence[Callable[[], None]]
 ) -> Chores:
-    """Keep the right to serve, and take each step in a transaction of its own.
+    """Keep what is in force, then end what is over: holds, grants and reviews.
 
-    One that fails takes no other's work back, least of all the renewal of live holds.
+    Each in transactions of its own, and none before there is something to write.
     """
 
-    def kept() -> bool:
-        keep()
+    def swept(
+        due: Callable[[Connection, int, str], str | None],
+        work: Callable[[Connection, str, int], int],
+    ) -> Callable[[], bool]:
+        def next_due(connection: Connection, after: str) -> str | None:
+            return due(connection, clock.now_us(), after)
+
+        def of_tenant(tenant_id: str) -> int:
+            with transaction(database) as connection:
+                return work(connection, tenant_id, clock.now_us())
+
+        return _in_turn(database, next_due, of_tenant)
+
+    def lapse(connection: Connection, tenant_id: str, now_us: int) -> int:
+        return review.lapse(connection, tenant_id, now_us, signer)
+
+    return Chores(
+        "sweep",
+        [
+            *(_once(keep) for keep in keeping),
+            swept(holds.next_due, holds.expire),
+            swept(grants.next_due, grants.expire),
+            swept(review.next_due, lapse),
+        ],
+        every_s,
+    )
+
+
+def _once(step: Callable[[], None]) -> Callable[[], bool]:
+    def stepped() -> bool:
+        step()
         return False
 
-    def written(step: Callable[[Connection], object]) -> Callable[[], bool]:
-        def stepped() -> bool:
-            with transaction(database) as connection:
-                step(connection)
-            return False
-
-        return stepped
-
-    return Chores("sweep", [kept, *map(written, steps)], every_s)
+    return stepped
 
 
 def _in_turn(
@@ -158,7 +178,7 @@ def _in_turn(
 ) -> Callable[[], bool]:
     """The work of one tenant after another, round and round until a round finds none to do.
 
-    A tenant whose work fails keeps no other waiting: its next turn comes after all others'.
+    A tenant whose work fails keeps no other waiting: the next one's comes at once.
     """
     after, done = "", 0
 
@@ -170,7 +190,10 @@ def _in_turn(
             more, after, done = done > 0, "", 0
             return more
         after = tenant_id
-        done += work(tenant_id)
+        try:
+            done += work(tenant_id)
+        except Exception:
+            log.exception("chore.failed", tenant_id=tenant_id)
         return True
 
     return stepped
