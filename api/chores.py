@@ -91,23 +91,29 @@ def usage_chores(database: Database, settlement: Settlement) -> Chores:
     def next_charged(connection: Connection, after: str) -> str | None:
         return charged_hours.next_due(connection, clock.now_us(), after)
 
-    def erase() -> bool:
-        now = clock.now_us()
-        with transaction(database) as connection:
-            more = retention.sweep(connection, now) > 0
-            if not more:
-                outside.forget_detail(connection, now)
-        return more
+    def next_kept(connection: Connection, after: str) -> str | None:
+        return retention.next_due(connection, clock.now_us(), after)
 
-    def remind() -> bool:
-        for told in dunning.run(database):
+    def erase(tenant_id: str) -> int:
+        with transaction(database) as connection:
+            return retention.sweep(connection, tenant_id, clock.now_us())
+
+    def forget() -> bool:
+        with transaction(database) as connection:
+            outside.forget_detail(connection, clock.now_us())
+        return False
+
+    def remind(tenant_id: str) -> int:
+        with transaction(database) as connection:
+            told = dunning.remind(connection, tenant_id)
+        if told.is_news:
             log.info(
                 "invoice.reminded",
-                tenant_id=told.tenant_id,
+                tenant_id=tenant_id,
                 invoices=told.numbers,
                 credit_paused=told.is_paused,
             )
-        return False
+        return 0  # it owes as before
 
     return Chores(
         "usage",
@@ -115,8 +121,9 @@ def usage_chores(database: Database, settlement: Settlement) -> Chores:
             rate,
             _in_turn(database, rollups.next_marked, roll_up),
             _in_turn(database, next_charged, count_charges),
-            _hourly(erase),
-            _hourly(remind),
+            _hourly(_in_turn(database, next_kept, erase)),
+            _hourly(forget),
+            _hourly(_in_turn(database, dunning.next_due, remind)),
         ],
     )
 
