@@ -36,12 +36,18 @@ class Chores:
     """
 
     def __init__(
-        self, name: str, steps: Sequence[Callable[[], bool]], every_s: float | None = None
+        self,
+        name: str,
+        steps: Sequence[Callable[[], bool]],
+        every_s: float | None = None,
+        *,
+        at_end: Callable[[], None] | None = None,
     ) -> None:
         """A round begins `every_s` after the last one ended; null: ROUND_S."""
         self._name = name
         self._steps = steps
         self._every_s = every_s
+        self._at_end = at_end
         self._stopping = Event()
         self._thread = Thread(target=self._run, name=name, daemon=True)
 
@@ -60,6 +66,8 @@ class Chores:
             for step in self._steps:
                 while self._tried(step) and not self._stopping.is_set():
                     pass
+        if self._at_end is not None:
+            self._at_end()
 
     def _tried(self, step: Callable[[], bool]) -> bool:
         try:
@@ -131,7 +139,7 @@ def usage_chores(database: Database, settlement: Settlement) -> Chores:
 def webhook_chores(database: Database, *, allow_private: bool) -> Chores:
     """Tell tenants what they want to hear of; slow receivers keep nothing else waiting."""
     sender = Sender(database, allow_private=allow_private)
-    return Chores("webhooks", [lambda: sender.round() > 0])
+    return Chores("webhooks", [lambda: sender.round() > 0], at_end=sender.close)
 
 
 def sweep_chores(
