@@ -106,10 +106,9 @@ def usage_chores(database: Database, settlement: Settlement) -> Chores:
         with transaction(database) as connection:
             return retention.sweep(connection, tenant_id, clock.now_us())
 
-    def forget() -> bool:
+    def forget() -> None:
         with transaction(database) as connection:
             outside.forget_detail(connection, clock.now_us())
-        return False
 
     def remind(tenant_id: str) -> int:
         with transaction(database) as connection:
@@ -130,7 +129,7 @@ def usage_chores(database: Database, settlement: Settlement) -> Chores:
             _in_turn(database, rollups.next_marked, roll_up),
             _in_turn(database, next_charged, count_charges),
             _hourly(_in_turn(database, next_kept, erase)),
-            _hourly(forget),
+            _hourly(once(forget)),
             _hourly(_in_turn(database, dunning.next_due, remind)),
         ],
     )
@@ -143,7 +142,7 @@ def webhook_chores(database: Database, *, allow_private: bool) -> Chores:
 
 
 def sweep_chores(
-    database: Database, every_s: float, signer: Signer, keeping: Sequence[Callable[[], None]]
+    database: Database, every_s: float, signer: Signer, keeping: Sequence[Callable[[], object]]
 ) -> Chores:
     """Keep what is in force, then end what is over: holds, grants and reviews.
 
@@ -169,7 +168,7 @@ def sweep_chores(
     return Chores(
         "sweep",
         [
-            *(_once(keep) for keep in keeping),
+            *(once(keep) for keep in keeping),
             swept(holds.next_due, holds.expire),
             swept(grants.next_due, grants.expire),
             swept(review.next_due, lapse),
@@ -178,7 +177,9 @@ def sweep_chores(
     )
 
 
-def _once(step: Callable[[], None]) -> Callable[[], bool]:
+def once(step: Callable[[], object]) -> Callable[[], bool]:
+    """A step that does all it has to at once."""
+
     def stepped() -> bool:
         step()
         return False
