@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import msgspec
-from sqlalchemy import Connection, Row, delete, func, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select
 from sqlalchemy import Engine as Database
 from sqlalchemy.exc import DataError
 
@@ -50,7 +50,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Unrated:
-    """One event that could not be rated, and why. It is tried again every round."""
+    """One event that could not be rated, and why. It is tried again, in its turn."""
 
     tenant_id: str
     source: str
@@ -63,9 +63,9 @@ class Unrated:
 def settle_waiting(database: Database, settlement: Settlement) -> Rated:
     """Rate up to a batch of waiting events, oldest first, a transaction for each tenant.
 
-    Those that have no price are tried again in every round, behind those not tried yet; so are all
-    of a tenant whose transaction fails. Raises an ExceptionGroup of what failed, once the others'
-    are rated.
+    Those that have no price are tried again when all others were, behind those not tried yet; so
+    are all of a tenant whose transaction fails. Raises an ExceptionGroup of what failed, once the
+    others' are rated.
     """
     with database.connect() as connection:
         found = connection.execute(
@@ -107,12 +107,10 @@ def waiting(connection: Connection) -> Waiting:
 
 def unrated(connection: Connection, limit: int) -> list[Unrated]:
     """What was tried and has no price, oldest first. Changes nothing."""
-    names = (outside_waiting.c[name] for name in Unrated.__slots__)
-    query = select(*names).where(outside_waiting.c.reason.is_not(None))
-    return [
-        Unrated(*row)
-        for row in connection.execute(query.order_by(outside_waiting.c.seq).limit(limit))
-    ]
+    column = outside_waiting.c
+    query = select(*(column[name] for name in Unrated.__slots__)).where(column.reason.is_not(None))
+    oldest = query.order_by(column.ingested_at_us, column.tenant_id, column.source, column.id)
+    return [Unrated(*row) for row in connection.execute(oldest.limit(limit))]
 
 
 def forget_detail(connection: Connection, now_us: int) -> int:
@@ -142,7 +140,7 @@ def _settle_tenant(
             & (outside_waiting.c.id == outside_usage.c.id)
             & (outside_waiting.c.event_time_us == outside_usage.c.event_time_us),
         )
-        .where(outside_waiting.c.seq.in_(seqs))
+        .where(outside_waiting.c.seq.in_(seqs), outside_waiting.c.tenant_id == tenant_id)
         .order_by(outside_waiting.c.seq)
     ).all()
     settled = []
@@ -161,11 +159,14 @@ def _settle_tenant(
 
 
 def _set_aside(connection: Connection, seqs: list[int], reason: str) -> None:
-    connection.execute(
-        update(outside_waiting)
-        .where(outside_waiting.c.seq.in_(seqs))
-        .values(reason=reason[:REASON_CHARS])
-    )
+    """Say why, and let it wait behind all that was tried before: its next turn comes last."""
+    kept = [each for each in outside_waiting.c if each.name not in ("seq", "reason")]
+    taken = delete(outside_waiting).where(outside_waiting.c.seq.in_(seqs)).returning(*kept)
+    # Whom another process was faster with is not there any more.
+    rows = [row._asdict() for row in connection.execute(taken)]
+    if rows:
+        shown = reason[:REASON_CHARS]
+        connection.execute(insert(outside_waiting), [row | {"reason": shown} for row in rows])
 
 
 def _settle(connection: Connection, settlement: Settlement, row: Row[*tuple[object, ...]]) -> None:

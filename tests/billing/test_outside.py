@@ -173,6 +173,32 @@ def test_a_tenant_whose_usage_cannot_be_settled_keeps_no_other_waiting(
     assert outside.settle_waiting(database, settler) == outside.Rated(1, 0)
 
 
+def test_usage_that_got_its_price_is_charged_behind_more_without_one_than_a_round_tries(
+    database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of another tenant, and of the same one, whose tariff begins after its oldest events."""
+    monkeypatch.setattr(outside, "BATCH", 2)
+    settler = settlement(tmp_path)
+    with transaction(database) as connection:
+        settler._signer.register(connection)
+        for tenant_id in ("ten_1", "ten_2"):
+            add_tenant(connection, tenant_id, credit="0")
+        connection.execute(delete(tenant_tariffs))
+    for number, at_us in enumerate([STARTED_US] * 3 + [STARTED_US + HOUR_US]):
+        report(database, number, at_us)
+    report(database, 4, tenant_id="ten_2")
+    for _ in range(3):
+        outside.settle_waiting(database, settler)
+    with transaction(database) as connection:
+        assert [each.id for each in outside.unrated(connection, 9)][:2] == ["event-0", "event-1"]
+        catalogue.assign(connection, "ten_1", tariff().name, STARTED_US + HOUR_US)
+        catalogue.assign(connection, "ten_2", tariff().name, 0)
+    assert sum(outside.settle_waiting(database, settler).settled for _ in range(3)) == 2
+    with snapshot(database) as connection:
+        assert outside.waiting(connection).unrated == 3
+        assert {each.tenant_id for each in outside.unrated(connection, 9)} == {"ten_1"}
+
+
 def test_a_late_event_is_priced_as_of_its_own_time(database: Engine, tmp_path: Path) -> None:
     settler = settlement(tmp_path)
     with transaction(database) as connection:
