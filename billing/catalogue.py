@@ -143,7 +143,8 @@ def assign(connection: Connection, tenant_id: str, tariff_name: str, from_us: in
     """Let a tenant pay this tariff from a time on. Assigning the same again changes nothing.
 
     Raises UnknownTenant, NoTariff, or TariffConflict when the currencies differ, another tariff
-    was assigned from the same moment, or a month that ends after it is closed.
+    was assigned from the same moment, or a month that ends after it is closed. A time when the
+    tenant had no tariff takes its first one even so: nothing of it was priced.
     """
     currency = connection.scalar(select(tenants.c.currency).where(tenants.c.id == tenant_id))
     if currency is None:
@@ -164,7 +165,8 @@ def assign(connection: Connection, tenant_id: str, tariff_name: str, from_us: in
         .where(tenant_tariffs.c.effective_from_us == from_us)
     )
     if already is None:
-        _leave_closed_months(connection, tenant_id, currency, from_us)
+        is_first = assigned(connection, tenant_id, from_us) is None
+        _leave_closed_months(connection, tenant_id, currency, from_us, is_first=is_first)
         connection.execute(
             insert(tenant_tariffs).values(
                 tenant_id=tenant_id, effective_from_us=from_us, tariff=tariff_name
@@ -215,11 +217,18 @@ def _succeed(connection: Connection, latest: TariffVersion, tariff: Tariff, star
 
 
 def _leave_closed_months(
-    connection: Connection, tenant_id: str, currency: str, from_us: int, tariff: str | None = None
+    connection: Connection,
+    tenant_id: str,
+    currency: str,
+    from_us: int,
+    tariff: str | None = None,
+    *,
+    is_first: bool = False,
 ) -> None:
     """Refuse what would price a closed month anew, by its last moment; of a tariff, if it is named.
 
-    A month that is being closed, or was voided, is looked at again after its close.
+    A month that is being closed, or was voided, is looked at again after its close; so is a closed
+    one that had no prices, where these are the first.
     """
     if from_us >= clock.now_us():
         return  # no month is closed before its end
@@ -227,7 +236,7 @@ def _leave_closed_months(
     for period, is_closed in closed_periods.affected(connection, tenant_id, from_us):
         if tariff is not None and assigned(connection, tenant_id, period.end_us - 1) != tariff:
             continue
-        if is_closed:
+        if is_closed and not is_first:
             until = datetime.fromtimestamp(period.end_us // 10**6, UTC)
             raise TariffConflict(
                 f"{period.label} of {tenant_id} is closed: its prices can't change any more; the"

@@ -12,7 +12,15 @@ from functools import cache
 
 from sqlalchemy import Connection, Engine, func, select
 
-from billing import catalogue, credit_checks, period_totals, periods, request_checks, signing
+from billing import (
+    catalogue,
+    credit_checks,
+    period_totals,
+    periods,
+    request_checks,
+    signing,
+    waiting_usage,
+)
 from billing.differences import Difference
 from billing.invoices import checks
 from billing.ledger.accounts import NEVER_NEGATIVE, AccountKind
@@ -114,6 +122,7 @@ def reconcile(connection: Connection, scope: Scope = EVERYTHING) -> Reconciliati
             differences += request_checks.check(evidence, version, keys)
     compared = ladder.finish()
     differences += period_totals.check(compared)
+    differences += waiting_usage.check(connection, scope.tenant_id, scope.period)
     if scope.is_everything:
         differences += _engine(connection, totals)
         differences += _projections(connection)

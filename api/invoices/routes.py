@@ -166,7 +166,9 @@ def close_period(
 
     if data.correct:
         return ClosedView.of(closing.correct(database, data.period, data.tenant_id, witness))
-    (closed,) = closing.close(database, data.period, data.tenant_id, witness)
+    (closed,) = closing.close(
+        database, data.period, data.tenant_id, witness, despite_waiting=data.despite_waiting
+    )
     return ClosedView.of(closed)
 
 

@@ -85,11 +85,16 @@ class InvoicePage(msgspec.Struct, frozen=True):
 
 
 class CloseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A month to close for one tenant; `correct` issues what came late into a closed one."""
+    """A month to close for one tenant; `correct` issues what came late into a closed one.
+
+    A month is left open (409) while reported usage of it waits for its price; `despite_waiting`
+    leaves that to a later month.
+    """
 
     tenant_id: Annotated[str, Meta(pattern=_REFERENCE)]
     period: PeriodLabel
     correct: bool = False
+    despite_waiting: bool = False
 
 
 class ClosedView(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, Engine, exists, func, select, union_all
 
-from billing import charged_hours, periods
+from billing import charged_hours, periods, waiting_usage
 from billing.differences import Difference
 from billing.invoices import closed_periods, drafting, issuing
 from billing.invoices.closed_periods import LatePeriod
@@ -35,12 +35,13 @@ def check(connection: Connection) -> Iterator[Difference]:
 
 def unbilled(database: Engine) -> Iterator[Difference]:
     """Every closed period that holds other than what was billed of it, though nothing was noted,
-    and every hour that was counted otherwise than its lines.
+    every hour that was counted otherwise than its lines, and usage that was never rated.
 
     Adds up whole periods again, each in a snapshot of its own: much slower than `check`.
     """
     with snapshot(database) as connection:
         yield from charged_hours.check(connection)
+        yield from waiting_usage.check(connection)
         closed = connection.execute(
             select(billing_periods)
             .where(

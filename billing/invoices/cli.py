@@ -51,13 +51,19 @@ invoice.add_command(recount_charges)
 @invoice.command("close")
 @period
 @click.option("--tenant", "tenant_id", help="Only this one.  [default: all]")
+@click.option(
+    "--despite-waiting", is_flag=True, help="Leave usage that waits for its price to a later month."
+)
 @as_json
 @click.pass_context
-def close_period(ctx: click.Context, period: str, tenant_id: str | None, as_json: bool) -> None:
+def close_period(
+    ctx: click.Context, *, period: str, tenant_id: str | None, despite_waiting: bool, as_json: bool
+) -> None:
     """Issue a month's invoices, or keep drafts of them until the grace for late events is over.
 
-    Closing again goes on where it was, and changes nothing that was issued. A tenant's that fails
-    keeps no other from being closed; exit status 1 then.
+    Closing again goes on where it was, and changes nothing that was issued. A month is left open
+    for a tenant whose reported usage of it waits for its price. That keeps no other's from being
+    closed, nor does one that fails; exit status 1 then.
     """
     from billing.invoices import closing
 
@@ -65,13 +71,15 @@ def close_period(ctx: click.Context, period: str, tenant_id: str | None, as_json
     counts: dict[str, int] = {}
     with context.database() as database:
         witness = _witness(context, "invoice.issued")
-        for closed in closing.close(database, period, tenant_id, witness):
+        for closed in closing.close(
+            database, period, tenant_id, witness, despite_waiting=despite_waiting
+        ):
             counts[closed.outcome] = counts.get(closed.outcome, 0) + 1
             shown = _closed(closed)
             click.echo(json.dumps(shown) if as_json else _closed_text(shown))
     if not as_json:
         click.echo(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
-    if closing.Outcome.FAILED in counts:
+    if {closing.Outcome.FAILED, closing.Outcome.WAITING} & counts.keys():
         ctx.exit(1)
 
 

@@ -16,6 +16,7 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, Engine, func, select
 
+from billing import waiting_usage
 from billing.errors import InvalidPeriod, InvoiceConflict, UnknownTenant
 from billing.invoices import closed_periods, draft_rows, drafting, issuing, parties, usage
 from billing.invoices.drafting import Draft
@@ -26,6 +27,7 @@ from billing.periods import Period, month
 from metering import clock
 from metering.database import snapshot, transaction
 from metering.tables import tenants
+from metering.wording import counted
 
 ATTEMPTS = 5
 
@@ -45,6 +47,7 @@ class Outcome(StrEnum):
     NOTHING = "nothing to bill"
     BEFORE = "closed before"
     RUNNING = "not over yet"  # where this tenant lives
+    WAITING = "left open"  # usage of it that was reported waits for its price
     FAILED = "failed"  # and kept no other tenant from being closed
 
 
@@ -56,18 +59,24 @@ class Closed:
     outcome: Outcome
     invoice_id: str | None
     draft: Draft | None
-    fault: str | None = None  # where it failed
+    fault: str | None = None  # why it failed, or was left open
 
 
 def close(
-    database: Engine, label: str, tenant_id: str | None = None, witness: Witness = _unwitnessed
+    database: Engine,
+    label: str,
+    tenant_id: str | None = None,
+    witness: Witness = _unwitnessed,
+    *,
+    despite_waiting: bool = False,
 ) -> Iterator[Closed]:
     """Close a period for one tenant or for all, one after the other, yielding each.
 
-    Until the grace is over it keeps drafts; after it, it issues. Closing again goes on where it
-    was, and changes nothing that was issued. Of all, one that fails is yielded as such. Raises
-    InvalidPeriod for what is no period, and where the one tenant that is asked for has not come to
-    its end.
+    Until the grace is over it keeps drafts; after it, it issues, unless reported usage of the
+    period waits for its price: `despite_waiting` leaves that to a later month. Closing again goes
+    on where it was, and changes nothing that was issued. Of all, one that fails or is left open is
+    yielded as such. Raises InvalidPeriod for what is no period, and where the one tenant that is
+    asked for has not come to its end; InvoiceConflict where its usage waits.
     """
     month(label, "UTC")  # whether there is one of this name
     with snapshot(database) as connection:
@@ -82,7 +91,9 @@ def close(
         raise UnknownTenant(f"no tenant {tenant_id!r}")
     for each in chosen:
         try:
-            closed = _close(database, each, label, grace_us, witness)
+            closed = _close(
+                database, each, label, grace_us, witness, despite_waiting=despite_waiting
+            )
         except Exception as error:
             if tenant_id is not None:
                 raise
@@ -90,6 +101,8 @@ def close(
             closed = Closed(each, Outcome.FAILED, None, None, fault)
         if tenant_id is not None and closed.outcome is Outcome.RUNNING:
             raise InvalidPeriod(f"{label} is not over yet where {tenant_id} lives")
+        if tenant_id is not None and closed.outcome is Outcome.WAITING:
+            raise InvoiceConflict(f"{label} of {tenant_id} is left open: {closed.fault}")
         yield closed
 
 
@@ -128,16 +141,28 @@ def period_of(connection: Connection, tenant_id: str, label: str) -> Period:
     return closed_periods.span(connection, tenant_id, label, time_zone)
 
 
-def _close(database: Engine, tenant_id: str, label: str, grace_us: int, witness: Witness) -> Closed:
+def _close(
+    database: Engine,
+    tenant_id: str,
+    label: str,
+    grace_us: int,
+    witness: Witness,
+    *,
+    despite_waiting: bool,
+) -> Closed:
     for _ in range(ATTEMPTS):
         with snapshot(database) as connection:
             period = period_of(connection, tenant_id, label)
             if closed_periods.is_closed(connection, tenant_id, label):
                 return Closed(tenant_id, Outcome.BEFORE, None, None)
+            waiting = waiting_usage.in_period(connection, tenant_id, period)
         now = clock.now_us()
         if now < period.end_us:
             return Closed(tenant_id, Outcome.RUNNING, None, None)
         final = now >= period.end_us + grace_us
+        if final and waiting and not despite_waiting:
+            fault = f"{counted(waiting, 'reported events')} of it not rated yet"
+            return Closed(tenant_id, Outcome.WAITING, None, None, fault)
         if final:
             with transaction(database) as connection:
                 lock_tenant(connection, tenant_id, currency_of(connection, tenant_id))

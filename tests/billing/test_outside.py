@@ -6,58 +6,29 @@ import itertools
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from billing_cases import STARTED_US, summary, tariff
 from billing_world import add_request, add_tenant, balances, books_balance, settlement
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from outside_reports import report
 from sqlalchemy import Connection, Engine, delete, func, select, update
 
 from billing import budgets, catalogue, outside
 from billing.ledger import balances as tenant_balances
 from billing.ledger.accounts import lock_tenant
 from billing.queries import lines
-from billing.receipt_documents import iso
 from billing.reconciliation import reconcile
 from billing.tables import tenant_tariffs
 from metering import requests as usage
 from metering import rollups
 from metering.database import snapshot, transaction
 from metering.ingest_tables import outside_usage
-from metering.ingestion import envelopes, intake
 from metering.rollups import RollupRow
 from metering.tables import request_summaries, requests
 
 HOUR_US = 3600 * 10**6
-
-
-def report(
-    database: Engine,
-    number: int,
-    at_us: int = STARTED_US,
-    *,
-    tenant_id: str = "ten_1",
-    **data: Any,
-) -> None:
-    body = {"model": "other", "input_tokens": 20, "output_tokens": 10, "energy_joules": "2.5"}
-    raw = json.dumps(
-        {
-            "specversion": "1.0",
-            "id": f"event-{number}",
-            "source": "vllm",
-            "type": "dev.dflash.usage.reported.v1",
-            "subject": tenant_id,
-            "time": iso(at_us),
-            "data": body | data,
-        }
-    ).encode()
-    read = envelopes.read(
-        raw, source="vllm", tenant_ids=frozenset({tenant_id}), now_us=STARTED_US + 10 * HOUR_US
-    )
-    (answer,) = intake.take(database, "mkey_1", [read])
-    assert answer.result in {intake.Result.ACCEPTED, intake.Result.DUPLICATE}, answer
 
 
 def test_reported_usage_is_owed_once_and_reconciles(database: Engine, tmp_path: Path) -> None:
