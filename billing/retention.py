@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -26,7 +25,7 @@ from sqlalchemy import (
     update,
 )
 
-from billing import charged_hours
+from billing import charged_hours, reported_users
 from billing.charged_hours import HOUR_US
 from billing.errors import InvalidRetention, UnknownRequest
 from billing.ledger.accounts import lock_tenant
@@ -111,8 +110,9 @@ def is_erased(connection: Connection, request_id: str) -> bool:
 def erase(connection: Connection, tenant_id: str, chosen: Chosen) -> int:
     """Erase the content of final requests, and say how many there were.
 
-    Erasing again changes nothing. With an end user, who it was is erased as well. Raises
-    UnknownRequest for a request that the tenant never sent.
+    Erasing again changes nothing. With an end user, who it was is erased as well: also of requests
+    whose content went before, and of usage that other engines reported. Raises UnknownRequest for a
+    request that the tenant never sent.
     """
     if chosen.request_id is not None:
         known = select(requests.c.id).where(
@@ -120,10 +120,25 @@ def erase(connection: Connection, tenant_id: str, chosen: Chosen) -> int:
         )
         if connection.scalar(known.limit(1)) is None:
             raise UnknownRequest(f"no request {chosen.request_id}")
+    if chosen.end_user is not None:
+        lock_tenant(connection, tenant_id, currency_of(connection, tenant_id))
     found = _erasable(tenant_id, chosen)
     ids = list(connection.scalars(select(requests.c.id).where(found).order_by(requests.c.id)))
-    _erase(connection, tenant_id, ids, "asked", forget_user=chosen.end_user is not None)
-    return len(ids)
+    _erase(connection, tenant_id, ids)
+    gone = set(ids)
+    if chosen.end_user is not None:
+        gone |= _forget_user(connection, tenant_id, chosen)
+        gone.update(
+            reported_users.forget(
+                connection,
+                tenant_id,
+                chosen.end_user,
+                request_id=chosen.request_id,
+                until_us=chosen.ended_before_us,
+            )
+        )
+    _note(connection, tenant_id, "asked", len(gone))
+    return len(gone)
 
 
 def next_due(connection: Connection, now_us: int, after: str = "") -> str | None:
@@ -140,7 +155,8 @@ def next_due(connection: Connection, now_us: int, after: str = "") -> str | None
 def sweep(connection: Connection, tenant_id: str, now_us: int) -> int:
     """Erase a batch of what a tenant keeps no longer; how many requests that was."""
     ids = _kept_too_long(connection, tenant_id, now_us, BATCH)
-    _erase(connection, tenant_id, ids, "retention", forget_user=False)
+    _erase(connection, tenant_id, ids)
+    _note(connection, tenant_id, "retention", len(ids))
     return len(ids)
 
 
@@ -157,15 +173,22 @@ def _kept_too_long(
 
 
 def _erasable(tenant_id: str, chosen: Chosen) -> ColumnElement[bool]:
-    """Final requests with content; one that waits for a reviewer keeps it until the verdict."""
+    """Chosen requests with content."""
+    return and_(
+        _chosen(tenant_id, chosen),
+        requests.c.route != OUTSIDE,
+        or_(requests.c.prompt.is_not(None), requests.c.output.is_not(None)),
+    )
+
+
+def _chosen(tenant_id: str, chosen: Chosen) -> ColumnElement[bool]:
+    """Final requests; one that waits for a reviewer keeps its content until the verdict."""
     waiting = select(review_items.c.request_id).where(
         review_items.c.tenant_id == tenant_id, review_items.c.state.in_(OPEN_STATES)
     )
     conditions: list[ColumnElement[bool]] = [
         requests.c.tenant_id == tenant_id,
         requests.c.status.in_(_FINAL),
-        requests.c.route != OUTSIDE,
-        or_(requests.c.prompt.is_not(None), requests.c.output.is_not(None)),
         requests.c.id.not_in(waiting),
     ]
     if chosen.request_id is not None:
@@ -182,26 +205,13 @@ def _of_order(request_id: str) -> ColumnElement[bool]:
     return requests.c.id.in_(choice_ids(request_id.partition(".")[0], CHOICES_MAX))
 
 
-def _erase(
-    connection: Connection,
-    tenant_id: str,
-    ids: Sequence[str],
-    reason: str,
-    *,
-    forget_user: bool,
-) -> None:
-    if not ids:
-        return
+def _erase(connection: Connection, tenant_id: str, ids: Sequence[str]) -> None:
     for start in range(0, len(ids), BATCH):
         some = ids[start : start + BATCH]
         _compact(connection, tenant_id, some)
-        gone: dict[str, Any] = {"prompt": None, "output": None, "content_salt": None}
-        if forget_user:
-            gone["end_user"] = None
+        gone = {"prompt": None, "output": None, "content_salt": None}
         connection.execute(update(requests).where(requests.c.id.in_(some)).values(**gone))
         _clear_parameters(connection, some)
-        if forget_user:
-            _forget_hours(connection, tenant_id, some)
         connection.execute(
             update(review_items)
             .where(review_items.c.request_id.in_(some))
@@ -213,14 +223,23 @@ def _erase(
             .where(review_opinions.c.item_id.in_(reviewed))
             .values(note=None, edited_output=None)
         )
-    connection.execute(
-        insert(erasures).values(
-            tenant_id=tenant_id,
-            reason=reason,
-            requests=len(ids),
-            erased_at_us=clock.now_us(),
-        )
-    )
+
+
+def _note(connection: Connection, tenant_id: str, reason: str, count: int) -> None:
+    if count:
+        row = {"tenant_id": tenant_id, "reason": reason, "requests": count}
+        connection.execute(insert(erasures).values(**row, erased_at_us=clock.now_us()))
+
+
+def _forget_user(connection: Connection, tenant_id: str, chosen: Chosen) -> set[str]:
+    """Clear who it was from chosen requests, whatever content they have, and from their hours."""
+    query = select(requests.c.id).where(_chosen(tenant_id, chosen))
+    ids = connection.scalars(query).all()
+    for start in range(0, len(ids), BATCH):
+        some = ids[start : start + BATCH]
+        connection.execute(update(requests).where(requests.c.id.in_(some)).values(end_user=None))
+        _forget_hours(connection, tenant_id, some)
+    return set(ids)
 
 
 def _clear_parameters(connection: Connection, ids: Sequence[str]) -> None:
@@ -243,8 +262,7 @@ def _clear_parameters(connection: Connection, ids: Sequence[str]) -> None:
 
 
 def _forget_hours(connection: Connection, tenant_id: str, ids: Sequence[str]) -> None:
-    """What was spent in an hour is kept by end user, too."""
-    lock_tenant(connection, tenant_id, currency_of(connection, tenant_id))
+    """What was spent in an hour is kept by end user, too. The caller has the tenant's lock."""
     hour = requests.c.ended_at_us - requests.c.ended_at_us % HOUR_US
     for at_us in connection.scalars(select(hour).where(requests.c.id.in_(ids)).distinct()).all():
         charged_hours.forget(connection, tenant_id, at_us)

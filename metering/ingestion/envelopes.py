@@ -106,6 +106,14 @@ def usage_of(body: str) -> ReportedUsage:
     return msgspec.json.decode(body, type=_Body).data
 
 
+def without_user(body: str, end_user: str) -> str | None:
+    """A stored body that no longer says who it was; null where it was not this end user."""
+    stated = msgspec.json.decode(body)
+    if stated["data"].get("end_user") != end_user:
+        return None
+    return _BODIES.encode(stated | {"data": stated["data"] | {"end_user": None}}).decode()
+
+
 class _Body(msgspec.Struct, frozen=True, gc=False):
     data: ReportedUsage
     time_us: int

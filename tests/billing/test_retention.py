@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from billing_cases import STARTED_US, summary
 from billing_world import FAR_US, add_request, add_tenant, emit, ended, settlement
+from outside_reports import report
 from sqlalchemy import Connection, Engine, select, text
 from sqlalchemy.exc import IntegrityError
 
-from billing import receipts, retention, review
+from billing import charged_hours, outside, receipts, retention, review
+from billing.charged_tables import hour_spending
 from billing.errors import InvalidRetention
 from billing.gate import HoldGate
 from billing.reconciliation import reconcile
@@ -20,6 +23,8 @@ from billing.settlement import Settlement
 from metering import clock
 from metering.committed_blocks import replay
 from metering.database import snapshot, transaction
+from metering.ingest_tables import outside_usage
+from metering.ingestion.envelopes import usage_of
 from metering.queries import request
 from metering.tables import requests, usage_events
 
@@ -116,6 +121,35 @@ def test_erasing_a_users_content_leaves_receipts_that_verify_and_books_that_agre
         assert "content_salt" not in after
         receipts.verify(after, receipts.public_keys(connection))
         assert complaints(connection) == []
+
+
+def test_an_end_user_is_erased_where_no_content_is_left_and_in_reported_usage(
+    database: Engine, settler: Settlement
+) -> None:
+    """Rated before, and waiting; beside users whose names are much like it."""
+    for number, user in enumerate(["ann", "ann", "Ann", 'a"_%n', "anna"]):
+        report(database, number, end_user=user, tags={"end_user": "ann"})
+    outside.settle_waiting(database, settler)
+    charged_hours.count_all(database, FAR_US)
+    report(database, 5, STARTED_US + 1, end_user="ann")
+    with transaction(database) as connection:
+        retention.keep(connection, "ten_1", 0)
+        assert retention.sweep(connection, "ten_1", FAR_US) == 2
+        assert retention.erase(connection, "ten_1", Chosen(end_user="ann")) == 4
+        assert retention.erase(connection, "ten_1", Chosen(end_user="ann")) == 0
+        assert retention.erase(connection, "ten_1", Chosen(end_user='a"_%n')) == 1
+        users = select(requests.c.end_user).where(requests.c.tenant_id == "ten_1")
+        assert set(connection.scalars(users)) == {None, "bob", "Ann", "anna"}
+        bodies = connection.scalars(select(outside_usage.c.body)).all()
+        assert Counter(usage_of(body).end_user for body in bodies) == {None: 4, "Ann": 1, "anna": 1}
+        mine = hour_spending.c.tenant_id == "ten_1"
+        spent = connection.scalars(select(hour_spending.c.end_user).where(mine)).all()
+        assert "ann" not in spent
+    report(database, 0, end_user="ann", tags={"end_user": "ann"})  # a duplicate
+    assert outside.settle_waiting(database, settler).settled == 1
+    with snapshot(database) as connection:
+        assert complaints(connection) == []
+        assert "ann" not in set(connection.scalars(users))
 
 
 def test_nothing_of_a_tenants_content_is_left_but_of_what_still_runs(
