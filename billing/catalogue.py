@@ -260,4 +260,4 @@ def _from_row(row: Mapping[str, Any]) -> TariffVersion:
 
 @lru_cache(maxsize=256)
 def _parsed(document: str) -> Tariff:
-    return tariffs.parse(json.loads(document))
+    return tariffs.parse(json.loads(document), is_published=True)

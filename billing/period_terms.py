@@ -20,12 +20,14 @@ MEASURES = (
     "output_tokens",
     "complete_units",
     "fragment_units",
-    "blocks",
+    "all_blocks",
     "bits",
     "joules_measured",
     "joules_estimated",
     "joules_reported",
 )
+# What a measure was called when it was published: there, and nowhere else, it is still read so.
+RETIRED = {"blocks": "all_blocks"}
 COMPONENTS = ("input", "output", "review", "energy", "information", "blocks", "request")
 # By model: the fields it needs, and those it may have.
 FIELDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
@@ -58,7 +60,10 @@ class PeriodPrice(msgspec.Struct, frozen=True):
     """One entry of a tariff's `period`."""
 
     model: Annotated[str, Text("|".join(FIELDS), f"one of {', '.join(FIELDS)}")]
-    measure: Annotated[str, Text("|".join(MEASURES), f"one of {', '.join(MEASURES)}")] | None = None
+    measure: (
+        Annotated[str, Text("|".join((*MEASURES, *RETIRED)), f"one of {', '.join(MEASURES)}")]
+        | None
+    ) = None
     component: (
         Annotated[str, Text("|".join(COMPONENTS), f"one of {', '.join(COMPONENTS)}")] | None
     ) = None
@@ -69,6 +74,15 @@ class PeriodPrice(msgspec.Struct, frozen=True):
     percent: Percent | None = None
     minimum: Amount | None = None
     maximum: Amount | None = None
+
+
+def retired(name: str, price: PeriodPrice) -> Iterator[str]:
+    """What an entry may say only where it was published before."""
+    if price.measure in RETIRED:
+        yield (
+            f"period.{name}.measure: {price.measure} are those in which drafted tokens were"
+            f" accepted, and a month has no such measure; {RETIRED[price.measure]} are all of them"
+        )
 
 
 def contradictions(name: str, price: PeriodPrice) -> Iterator[str]:

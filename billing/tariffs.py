@@ -20,7 +20,7 @@ import yaml
 
 from billing.errors import InvalidTariff
 from billing.money import plain
-from billing.period_terms import PeriodPrice, contradictions
+from billing.period_terms import PeriodPrice, contradictions, retired
 from billing.tariff_documents import Limits, Text, load, read
 
 SCHEMA = "dflash.tariff/1"
@@ -132,10 +132,11 @@ class Tariff(msgspec.Struct, frozen=True):
     base: Annotated[str, Text(r"[a-z][a-z0-9-]{0,47}@[0-9]{1,9}", "a version's id")] | None = None
 
 
-def parse(document: Mapping[str, Any] | str | bytes) -> Tariff:
+def parse(document: Mapping[str, Any] | str | bytes, *, is_published: bool = False) -> Tariff:
     """Validate a tariff: a mapping, or YAML or JSON text.
 
-    Raises InvalidTariff with every fault, each beginning with the path of the field it is in.
+    One that is published already may use words that a new one may not. Raises InvalidTariff with
+    every fault, each beginning with the path of the field it is in.
     """
     content = load(document) if isinstance(document, str | bytes) else document
     errors: list[str] = []
@@ -143,6 +144,9 @@ def parse(document: Mapping[str, Any] | str | bytes) -> Tariff:
     if not errors:
         assert isinstance(tariff, Tariff)
         errors += _contradictions(tariff)
+        if not is_published:
+            for name, price in (tariff.period or {}).items():
+                errors += retired(name, price)
         if not errors:
             return tariff
     raise InvalidTariff(errors)

@@ -186,7 +186,7 @@ def measured(connection: Connection, tenant_id: str, period: Period) -> dict[str
     whole, fractions = sums[:5], sums[5:]
     names = ("requests", "input_tokens", "output_tokens", "complete_units", "fragment_units")
     values = {name: Decimal(value) for name, value in zip(names, [count, *whole[:4]], strict=True)}
-    values["blocks"] = Decimal(whole[4])
+    values |= dict.fromkeys(("all_blocks", "blocks"), Decimal(whole[4]))  # its older name, too
     fine = ("bits", "joules_measured", "joules_estimated", "joules_reported")
     values |= {name: from_millionths(value) for name, value in zip(fine, fractions, strict=True)}
     return values

@@ -9,7 +9,7 @@ from billing_cases import tariff
 from billing_world import add_tenant
 from invoice_world import Month, at, per_service_period, priced
 
-from billing import catalogue, refunds
+from billing import catalogue, refunds, tariffs
 from billing.invoices import closing
 from billing.ledger.balances import balance
 from billing.money import parse_nano
@@ -45,6 +45,32 @@ def test_period_prices_are_rated_over_all_usage_however_late_it_came(month: Mont
     # Of the late tokens 2,000 still fall into the first tier.
     more = parse_nano("0.2") + parse_nano("0.1")
     assert per_service_period([month.invoice(closed.invoice_id)]) == {"2026-11": late + more}
+
+
+def test_a_published_price_of_blocks_stays_and_one_of_all_blocks_counts_the_same(
+    month: Month,
+) -> None:
+    """Three blocks, of which in one drafted tokens were accepted."""
+    package = {"model": "package", "size": "1", "amount": "1"}
+    new = priced(every=package | {"measure": "all_blocks"})
+    old = tariffs.parse(
+        tariffs.document(new)
+        | {"name": "old", "period": {"every": package | {"measure": "blocks"}}},
+        is_published=True,
+    )
+    with transaction(month.database) as connection:
+        for tenant_id, terms in (
+            ("ten_2", msgspec.structs.replace(new, name="new")),
+            ("ten_3", old),
+        ):
+            add_tenant(connection, tenant_id, credit="100", pays=terms)
+    for tenant_id in ("ten_2", "ten_3"):
+        when = at("2026-11-10 12:00")
+        month.serve(f"req_{tenant_id}", tenant_id, ended_us=when, blocks=3, verified_blocks=1)
+    after_grace(month)
+    for tenant_id in ("ten_2", "ten_3"):
+        lines = month.issued("2026-11", tenant_id).lines
+        assert [line.amount_nano for line in lines if line.kind == "period"] == [3 * 10**9]
 
 
 def test_quantities_with_decimals_are_added_up_exactly(month: Month) -> None:

@@ -105,6 +105,7 @@ def test_using_more_never_costs_less_under_graduated_tiers(one: int, other: int)
         ({"model": "wild"}, "period.entry.model: must be one of"),
         ({"model": "volume", "measure": "requests", "tiers": [{"up_to": "5"}]}, "has no up_to"),
         ({"model": "volume", "measure": "requests", "tiers": "x"}, "must be a list"),
+        ({"model": "volume", "measure": "blocks", "tiers": TIERS}, "all_blocks are all of them"),
         (
             {
                 "model": "volume",
