@@ -71,17 +71,54 @@ def resolve(url: str, *, allow_private: bool) -> Target:
 
 
 def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Whether an address is one of the public internet, also where it hides another inside."""
-    if isinstance(address, ipaddress.IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour
-        if inner is not None:
-            return is_public(inner)
-        if address.teredo is not None or address in _NAT64:
-            return False
-    return address.is_global and not address.is_multicast
+    """Whether an address is one of the public internet, and nothing that leads elsewhere.
+
+    By IANA's registries of special-purpose addresses (RFC 6890). Of IPv6 that is what is allotted
+    as global unicast, less what tunnels or translates; only the mapped form of an IPv4 address,
+    which the system itself makes, is taken for that address.
+    """
+    if isinstance(address, ipaddress.IPv4Address):
+        return not any(address in network for network in _SPECIAL_4)
+    if address.ipv4_mapped is not None:
+        return is_public(address.ipv4_mapped)
+    is_isatap = int(address) >> 32 & 0xFDFFFFFF == 0x5EFE  # an interface that hides an IPv4 address
+    special = is_isatap or any(address in network for network in _SPECIAL_6)
+    return address in _GLOBAL_6 and not special
 
 
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_SPECIAL_4 = tuple(
+    map(
+        ipaddress.IPv4Network,
+        (
+            "0.0.0.0/8",
+            "10.0.0.0/8",
+            "100.64.0.0/10",
+            "127.0.0.0/8",
+            "169.254.0.0/16",
+            "172.16.0.0/12",
+            "192.0.0.0/24",
+            "192.0.2.0/24",
+            "192.88.99.0/24",  # once the way to 6to4
+            "192.168.0.0/16",
+            "198.18.0.0/15",
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "224.0.0.0/3",  # multicast, and what is reserved
+        ),
+    )
+)
+_GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
+_SPECIAL_6 = tuple(
+    map(
+        ipaddress.IPv6Network,
+        (
+            "2001::/23",  # protocols' own, Teredo among them
+            "2001:db8::/32",
+            "2002::/16",  # 6to4
+            "3fff::/20",
+        ),
+    )
+)
 
 
 def _split(url: str) -> SplitResult | None:
