@@ -10,11 +10,15 @@ from msgspec import Meta
 
 from api import cursors
 
-# PostgreSQL stores no NUL, and no name needs a control character.
+# PostgreSQL stores no NUL, and who reads a text on a terminal or a page is to see what it says:
+# no control characters, and none that turn the text round. A line holds no line's end either.
+LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*$"
+LINES = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]*$"
+
 Name: TypeAlias = Annotated[
-    str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", examples=["Acme"])
+    str, Meta(min_length=1, max_length=200, pattern=LINE, examples=["Acme"])
 ]
-Prose: TypeAlias = Annotated[str, Meta(min_length=1, max_length=10_000, pattern=r"^[^\x00]*$")]
+Prose: TypeAlias = Annotated[str, Meta(min_length=1, max_length=10_000, pattern=LINES)]
 Currency: TypeAlias = Annotated[
     str, Meta(pattern=r"^[A-Z]{3}$", description="ISO 4217", examples=["USD"])
 ]

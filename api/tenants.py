@@ -9,6 +9,7 @@ import uuid_utils
 from sqlalchemy import Connection, Row, and_, insert, or_, select, update
 
 from api.errors import InvalidParameter, NotFound
+from billing.currencies import CODES
 from billing.review_items import Delivery
 from metering import clock
 from metering.tables import tenants
@@ -155,9 +156,7 @@ def _from_row(row: Row[tuple[object, ...]]) -> Tenant:
 
 
 def _check_currency(currency: str) -> None:
-    if not (
-        len(currency) == 3 and currency.isascii() and currency.isalpha() and currency.isupper()
-    ):
+    if currency not in CODES:
         raise InvalidParameter("a currency is an ISO 4217 code such as USD", "currency")
 
 

@@ -55,9 +55,8 @@ class _StrictLoader(yaml.SafeLoader):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1:
-                raise InvalidTariff(
-                    [f"{key}: given twice in the mapping at line {node.start_mark.line + 1}"]
-                )
+                line = node.start_mark.line + 1
+                raise InvalidTariff([f"{_shown(key)}: given twice in the mapping at line {line}"])
         return super().construct_mapping(node, deep)
 
 
@@ -87,7 +86,7 @@ def read(kind: type[msgspec.Struct], value: Any, path: str, errors: list[str]) -
     prefix = f"{path}." if path else ""
     faults = len(errors)
     errors += [
-        f"{prefix}{key}: unknown field; known here: {', '.join(hints)}"
+        f"{prefix}{_shown(key)}: unknown field; known here: {', '.join(hints)}"
         for key in value
         if key not in hints
     ]
@@ -133,11 +132,11 @@ def _named(kind: Any, value: Any, path: str, errors: list[str]) -> dict[str, Any
         errors.append(f"{path}: must be a mapping, not {_name(value)}")
         return {}
     errors += [
-        f"{path}.{key}: a name has up to 40 lower-case letters, digits and dashes"
+        f"{path}.{_shown(key)}: a name has up to 40 lower-case letters, digits and dashes"
         for key in value
         if not isinstance(key, str) or not _ENTRY.fullmatch(key)
     ]
-    return {key: _value(kind, each, f"{path}.{key}", errors) for key, each in value.items()}
+    return {key: _value(kind, each, f"{path}.{_shown(key)}", errors) for key, each in value.items()}
 
 
 def _decimal(limits: Limits, value: Any, path: str, errors: list[str]) -> Decimal | None:
@@ -155,6 +154,12 @@ def _decimal(limits: Limits, value: Any, path: str, errors: list[str]) -> Decima
     if limits.above_zero and not number:
         errors.append(f"{path}: must be above zero")
     return number
+
+
+def _shown(key: Any) -> str:
+    """A key as it is, unless that would do something to who reads it."""
+    text = str(key)
+    return text if text.isprintable() else ascii(text)
 
 
 def _name(value: Any) -> str:

@@ -18,6 +18,7 @@ import msgspec
 import rfc8785
 import yaml
 
+from billing.currencies import CODES
 from billing.errors import InvalidTariff
 from billing.money import plain
 from billing.period_terms import PeriodPrice, contradictions, retired
@@ -135,7 +136,7 @@ class Tariff(msgspec.Struct, frozen=True):
 def parse(document: Mapping[str, Any] | str | bytes, *, is_published: bool = False) -> Tariff:
     """Validate a tariff: a mapping, or YAML or JSON text.
 
-    One that is published already may use words that a new one may not. Raises InvalidTariff with
+    One that is published already may say what a new one may not. Raises InvalidTariff with
     every fault, each beginning with the path of the field it is in.
     """
     content = load(document) if isinstance(document, str | bytes) else document
@@ -145,8 +146,7 @@ def parse(document: Mapping[str, Any] | str | bytes, *, is_published: bool = Fal
         assert isinstance(tariff, Tariff)
         errors += _contradictions(tariff)
         if not is_published:
-            for name, price in (tariff.period or {}).items():
-                errors += retired(name, price)
+            errors += _outdated(tariff)
         if not errors:
             return tariff
     raise InvalidTariff(errors)
@@ -180,6 +180,18 @@ def shipped() -> dict[str, Tariff]:
 def to_yaml(tariff: Tariff) -> str:
     """The tariff as a document to edit and publish again."""
     return yaml.safe_dump(document(tariff), sort_keys=False, allow_unicode=True)
+
+
+def _outdated(tariff: Tariff) -> list[str]:
+    """What is read of a published tariff, and taken from nobody any more."""
+    errors = []
+    if not tariff.title.isprintable():
+        errors.append("title: must be 1 to 100 printable characters on one line")
+    if tariff.currency not in CODES:
+        errors.append(f"currency: {tariff.currency} is no currency of ISO 4217")
+    for name, price in (tariff.period or {}).items():
+        errors += retired(name, price)
+    return errors
 
 
 def _contradictions(tariff: Tariff) -> list[str]:

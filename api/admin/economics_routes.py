@@ -191,7 +191,7 @@ class EconomicsView(msgspec.Struct, frozen=True):
     "/economics",
     guards=[requires(Scope.ADMINISTER)],
     summary="Read what serving costs",
-    responses=documented(InvalidParameter, Unauthenticated, Forbidden),
+    responses=documented(InvalidParameter, InvalidEconomics, Unauthenticated, Forbidden),
     sync_to_thread=True,
 )
 def read_economics(

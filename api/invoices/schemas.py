@@ -9,7 +9,7 @@ import msgspec
 from litestar.params import QueryParameter
 from msgspec import Meta
 
-from api.schemas import Amount, to_time, to_time_or_null
+from api.schemas import LINE, Amount, to_time, to_time_or_null
 from billing.invoices.closing import Closed
 from billing.invoices.minor_units import format_minor
 from billing.invoices.queries import InvoiceRow
@@ -134,7 +134,7 @@ class CreditNoteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """A part of an invoice to take back, tax included."""
 
     amount: Amount
-    reason: Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+    reason: Annotated[str, Meta(min_length=1, max_length=200, pattern=LINE)]
     reference: Reference
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from api.schemas import Amount, Currency, to_time, to_time_or_null
+from api.schemas import LINE, LINES, Amount, Currency, to_time, to_time_or_null
 from billing.money import format_nano
 from billing.review import ReviewItem, ReviewState, Verdict
 from billing.review_items import Delivery, Reason
@@ -17,7 +17,7 @@ from billing.review_opinions import Opinion
 from billing.review_standing import Standing
 from billing.reviewers import Payout, ReviewerAccount
 
-Note = Annotated[str, Meta(max_length=10_000, description="Why; kept with the item")]
+Note = Annotated[str, Meta(max_length=10_000, pattern=LINES, description="Why; kept with the item")]
 EditedOutput = Annotated[
     str, Meta(max_length=1_000_000, description="The corrected output; with the verdict `edit`")
 ]
@@ -189,8 +189,9 @@ class PayoutRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reference: Annotated[
         str,
         Meta(
+            min_length=1,
             max_length=100,
-            pattern=r"^[^\x00-\x1f\x7f]+$",
+            pattern=LINE,
             description="The bank's, or your own; unique",
         ),
     ]

@@ -86,7 +86,7 @@ def show_costs(context: CliContext, /, *, as_json: bool, **rates: Any) -> None:
         click.echo("no request with output ended in these days: nothing is known of requests")
     for point in found.points:
         per_joule = "".join(
-            f", {each:.3g} a {kind} joule" for kind, each in point.per_joule.items()
+            f", {_shown(each)} a joule ({kind})" for kind, each in point.per_joule.items()
         )
         click.echo(
             f"{point.concurrency:>5} at once: {_shown(point.per_request)} {found.rates.currency} "

@@ -13,8 +13,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, case, func, select
 
+from billing.currencies import CODES
 from billing.economics import model
 from billing.economics.model import Fit, Level
+from billing.errors import InvalidEconomics
 from billing.money import NANO
 from billing.tables import adjustments, rated_lines
 from metering.events import EnergyClass
@@ -99,7 +101,12 @@ class Economics:
 
 
 def economics(connection: Connection, rates: Rates, start_us: int, end_us: int) -> Economics:
-    """Costs at these rates: of requests that ended in [start, end), on the steps last recorded."""
+    """Costs at these rates: of requests that ended in [start, end), on the steps last recorded.
+
+    Raises InvalidEconomics for rates in no currency.
+    """
+    if rates.currency not in CODES:
+        raise InvalidEconomics([f"currency: {rates.currency} is no currency of ISO 4217"])
     runs = step_runs(connection)
     found = model.fit(runs)
     measured = model.levels(runs)

@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from api import bodies
 from api.admin.retention_routes import ErasureRequest
+from api.admin.schemas import TenantRequest
+from api.admin.spending_schemas import RefundRequest
 from api.errors import InvalidBody
-from api.review.schemas import PayoutRequest
+from api.invoices.schemas import CreditNoteRequest
+from api.review.schemas import PayoutRequest, VerdictRequest
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):
@@ -81,7 +84,17 @@ def test_deep_nesting_in_a_free_field_is_refused() -> None:
         (ErasureRequest, {"end_user": "a\x00b"}),
         (ErasureRequest, {"end_user": ""}),
         (PayoutRequest, {"reviewer_id": "a\x00b", "reference": "1"}),
-        (PayoutRequest, {"reviewer_id": "key_1", "reference": "a\x00b"}),
+        *[
+            (kind, body | {field: f"a{sign}b"})
+            for sign in ("\x00", "\x1b", "\x9b", "\u202e")
+            for kind, field, body in (
+                (PayoutRequest, "reference", {"reviewer_id": "key_1"}),
+                (TenantRequest, "name", {}),
+                (CreditNoteRequest, "reason", {"amount": "1", "reference": "r"}),
+                (RefundRequest, "reason", {"reference": "r"}),
+                (VerdictRequest, "note", {"token": 1, "verdict": "approve"}),
+            )
+        ],
     ],
 )
 def test_a_text_that_no_database_takes_is_refused(kind: type[object], body: object) -> None:

@@ -107,6 +107,33 @@ def test_a_fault_is_named_with_its_place(text: str, fault: str) -> None:
     assert fault in found[0]
 
 
+@pytest.mark.parametrize("title", ["x\ud800y", "x\0y", "\x1b[2J", "a\u202eb", "a\x9bb"])
+def test_a_title_that_cannot_be_shown_is_refused_and_read_where_it_was_published(
+    title: str,
+) -> None:
+    stated = document(tariff()) | {"title": title}
+    with pytest.raises(InvalidTariff, match="title: must be 1 to 100 printable"):
+        parse(stated)
+    assert parse(stated, is_published=True).title == title
+
+
+@pytest.mark.parametrize("key", ["\ud800", "\x1b[2J"])
+def test_a_field_that_cannot_be_shown_is_named_so_that_it_can(key: str) -> None:
+    base = document(tariff())
+    for stated in (base | {key: 1}, base | {"period": {key: {}}}):
+        with pytest.raises(InvalidTariff) as refusal:
+            parse(stated)
+        assert all(map(str.isprintable, refusal.value.errors))
+
+
+def test_a_currency_that_nobody_pays_in_is_refused_and_read_where_it_was_published() -> None:
+    for code in ("ZZZ", "XAU", "XXX", "DEM"):
+        stated = document(tariff()) | {"currency": code}
+        with pytest.raises(InvalidTariff, match=f"currency: {code} is no currency of ISO 4217"):
+            parse(stated)
+        assert parse(stated, is_published=True).currency == code
+
+
 def test_every_fault_is_named_at_once() -> None:
     assert faults("schema: dflash.tariff/2\nname: Größe\ncurrency: usd\ninput: {x: 1}") == (
         "schema: must be the string 'dflash.tariff/1', not 'dflash.tariff/2'",

@@ -12,6 +12,7 @@ from api import audit, keys
 from api.errors import Conflict, InvalidParameter, NotFound
 from api.roles import Role
 from billing.catalogue import tariff_in_force
+from billing.errors import InvalidEconomics
 from dflash.cli import load
 from metering import clock
 from metering.cli_context import CliContext
@@ -126,6 +127,8 @@ def test_every_change_is_in_the_audit_log(terminal: Terminal) -> None:
         (("tenant", "create", ""), InvalidParameter),
         (("tenant", "create", "a\x00b"), InvalidParameter),
         (("tenant", "create", "Acme", "--time-zone", "Mars"), InvalidParameter),
+        (("tenant", "create", "Acme", "--currency", "ZZZ"), InvalidParameter),
+        (("economics", "costs", "--per-hour", "1", "--currency", "ZZZ"), InvalidEconomics),
         (("tenant", "suspend", "ten_nobody"), NotFound),
         (("key", "create", "--role", "owner", "--name", "n"), InvalidParameter),
         (("key", "revoke", "key_nobody"), NotFound),
