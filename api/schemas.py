@@ -9,6 +9,7 @@ from litestar.params import PathParameter, QueryParameter
 from msgspec import Meta
 
 from api import cursors
+from api.errors import InvalidParameter
 
 # PostgreSQL stores no NUL, and who reads a text on a terminal or a page is to see what it says:
 # no control characters, and none that turn the text round. A line holds no line's end either.
@@ -56,6 +57,7 @@ LimitQuery: TypeAlias = Annotated[
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_LAST_US = (datetime(9000, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 def to_time(at_us: int) -> datetime:
@@ -68,6 +70,18 @@ def to_time_or_null(at_us: int | None) -> datetime | None:
     return None if at_us is None else to_time(at_us)
 
 
-def to_us(at: datetime) -> int:
-    """A moment as epoch microseconds, exactly."""
-    return (at - _EPOCH) // _MICROSECOND
+def to_us(at: datetime, parameter: str) -> int:
+    """A moment that was asked for as epoch microseconds, exactly.
+
+    Raises InvalidParameter near the ends of the calendar: every moment that is kept, or counted on
+    from, has to be one in every time zone.
+    """
+    at_us = (at - _EPOCH) // _MICROSECOND
+    if not 0 <= at_us < _LAST_US:
+        raise InvalidParameter(f"{parameter} is not between the years 1970 and 9000", parameter)
+    return at_us
+
+
+def to_us_or_null(at: datetime | None, parameter: str) -> int | None:
+    """The same, where none may be given."""
+    return None if at is None else to_us(at, parameter)

@@ -12,7 +12,7 @@ from api.admin.schemas import IssuedKeyView, KeyPage, KeyRequest, KeyView, Rotat
 from api.auth import Principal, Scope, requires, visible_tenant
 from api.error_reports import documented
 from api.errors import Conflict, Forbidden, InvalidParameter, NotFound, Unauthenticated
-from api.schemas import CursorQuery, LimitQuery, PathId, TenantQuery, to_us
+from api.schemas import CursorQuery, LimitQuery, PathId, TenantQuery, to_us_or_null
 from metering.database import snapshot, transaction
 
 LISTING = "keys"
@@ -38,7 +38,7 @@ def create_key(
             role=data.role,
             name=data.name,
             test_mode=data.test_mode,
-            expires_at_us=None if data.expires_at is None else to_us(data.expires_at),
+            expires_at_us=to_us_or_null(data.expires_at, "expires_at"),
         )
         audit.write(
             connection,

@@ -15,7 +15,7 @@ from api.admin.records import record
 from api.auth import Principal, Scope, requires, tenant_in_scope
 from api.error_reports import documented
 from api.errors import Forbidden, InvalidParameter, NotFound, Unauthenticated
-from api.schemas import Instant, PathId, TenantId, to_us
+from api.schemas import Instant, PathId, TenantId, to_us_or_null
 from billing import retention
 from billing.retention import DAYS_MAX, Chosen
 from metering.database import snapshot, transaction
@@ -102,7 +102,7 @@ def erase_content(
     chosen = Chosen(
         data.request_id,
         data.end_user,
-        None if data.ended_before is None else to_us(data.ended_before),
+        to_us_or_null(data.ended_before, "ended_before"),
     )
     with transaction(database) as connection:
         asked = tenant_in_scope(connection, principal, tenant_id)

@@ -55,7 +55,7 @@ def issue_grant(
             reference,
             promotional=promotional,
             priority=priority,
-            expires_at_us=None if expires is None else to_us(_in_utc(expires)),
+            expires_at_us=None if expires is None else to_us(_in_utc(expires), "expires"),
         )
         if issued:
             kind = "promotional" if promotional else "paid"

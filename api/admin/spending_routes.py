@@ -22,7 +22,7 @@ from api.admin.spending_schemas import (
 from api.auth import Principal, Scope, requires, tenant_in_scope
 from api.error_reports import documented
 from api.errors import Forbidden, InvalidParameter, NotFound, Unauthenticated
-from api.schemas import PathId, to_us
+from api.schemas import PathId, to_us_or_null
 from billing import refunds
 from billing.errors import (
     InvalidAmount,
@@ -63,8 +63,8 @@ def issue_grant(
             data.reference,
             promotional=data.kind == "promotional",
             priority=data.priority,
-            effective_from_us=None if data.effective_from is None else to_us(data.effective_from),
-            expires_at_us=None if data.expires_at is None else to_us(data.expires_at),
+            effective_from_us=to_us_or_null(data.effective_from, "effective_from"),
+            expires_at_us=to_us_or_null(data.expires_at, "expires_at"),
         )
         if issued:
             record(

@@ -19,7 +19,7 @@ from api.admin.schemas import (
 from api.auth import Principal, Scope, requires
 from api.error_reports import documented
 from api.errors import Forbidden, InvalidParameter, NotFound, Unauthenticated
-from api.schemas import PathId, to_time, to_us
+from api.schemas import PathId, to_time, to_us_or_null
 from billing import catalogue, overrides, tariffs
 from billing.errors import InvalidTariff, NoTariff, TariffConflict
 from metering import clock
@@ -57,7 +57,7 @@ def publish_tariff(
     changes nothing.
     """
     tariff = tariffs.parse(data.document)
-    starts_us = None if data.effective_from is None else to_us(data.effective_from)
+    starts_us = to_us_or_null(data.effective_from, "effective_from")
     with transaction(database) as connection:
         published = catalogue.publish(connection, tariff, starts_us)
         audit.write(
@@ -87,7 +87,8 @@ def assign_tariff(
     tenant_id: PathId,
 ) -> AssignmentView:
     """From now, or from the given moment. What was admitted before keeps its tariff version."""
-    starts_us = clock.now_us() if data.effective_from is None else to_us(data.effective_from)
+    asked_us = to_us_or_null(data.effective_from, "effective_from")
+    starts_us = clock.now_us() if asked_us is None else asked_us
     with transaction(database) as connection:
         tenants.require(connection, tenant_id)
         catalogue.assign(connection, tenant_id, data.tariff, starts_us)
@@ -126,7 +127,8 @@ def override_tariff(
     """Publish the tenant's own tariff, made from another's document, and put it there: from now,
     or from the given moment. Putting it on another tariff again ends that.
     """
-    starts_us = clock.now_us() if data.effective_from is None else to_us(data.effective_from)
+    asked_us = to_us_or_null(data.effective_from, "effective_from")
+    starts_us = clock.now_us() if asked_us is None else asked_us
     with transaction(database) as connection:
         tenants.require(connection, tenant_id)
         published = overrides.override(

@@ -78,6 +78,4 @@ def read_open(start: datetime | None, end: datetime | None) -> Range:
 def _moment(at: datetime, parameter: str) -> int:
     if at.tzinfo is None:
         raise InvalidParameter(f"{parameter} needs an offset, such as a final Z", parameter)
-    if at.timestamp() < 0:
-        raise InvalidParameter(f"{parameter} is before 1970", parameter)
-    return to_us(at)
+    return to_us(at, parameter)
