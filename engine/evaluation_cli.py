@@ -109,9 +109,9 @@ def _documents(path: Path, options: dict[str, Any]) -> list[list[int]]:
 
 
 def _encoded(tokenizer: Tokenizer, options: dict[str, Any]) -> list[list[int]]:
-    from engine.prompts import read_prompts
+    from engine.prompts import read_prompts, read_text
 
-    texts = [tokenizer.encode(path.read_text(encoding="utf-8")) for path in options["texts"]]
+    texts = [tokenizer.encode(read_text(path)) for path in options["texts"]]
     prompts = [prompt for path in options["prompts"] for prompt in read_prompts(path)]
     return texts + [prompt.encoded(tokenizer) for prompt in prompts]
 

@@ -142,6 +142,8 @@ def engine_config(options: dict[str, Any], **changes: Any) -> EngineConfig:
 
 
 def _request(prompt: Prompt, tokenizer: Tokenizer, options: dict[str, Any]) -> GenerationRequest:
+    from engine.prompts import read_text
+
     sampling = {
         name: options[name]
         for name in (
@@ -166,7 +168,7 @@ def _request(prompt: Prompt, tokenizer: Tokenizer, options: dict[str, Any]) -> G
         sampling=SamplingParams(**sampling),
         stop=options.get("stop", ()),
         top_logprobs=options.get("top_logprobs", 0),
-        json_schema=None if schema is None else schema.read_text(encoding="utf-8"),
+        json_schema=None if schema is None else read_text(schema),
     )
 
 

@@ -58,17 +58,21 @@ class Prompt(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, prompt=None, messages=messages)
 
 
+def read_text(path: Path) -> str:
+    """Read a file of text that a command was given. Raises InvalidPrompts where it is none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidPrompts(f"{path}: {error}") from error
+
+
 def read_prompts(path: Path) -> list[Prompt]:
     """Read one `{"id", "prompt"}` or `{"id", "messages"}` a line, perhaps with a `category`.
 
     For `id`, `task_id` or `question_id` will do, and for `messages` Spec-Bench's `turns`. Other
     fields are data about the prompt and are left alone. Raises InvalidPrompts.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidPrompts(f"{path}: {error}") from error
-    prompts = list(_parsed(path, lines))
+    prompts = list(_parsed(path, read_text(path).splitlines()))
     if not prompts:
         raise InvalidPrompts(f"{path}: no prompts in it")
     return prompts
@@ -81,7 +85,7 @@ def _parsed(path: Path, lines: list[str]) -> Iterator[Prompt]:
             continue
         try:
             prompt = _prompt(msgspec.json.decode(line))
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise InvalidPrompts(f"{path}:{number}: {error}") from error
         if prompt.id in seen:
             raise InvalidPrompts(

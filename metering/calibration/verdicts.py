@@ -60,7 +60,7 @@ def read(connection: Connection, lines: Iterable[bytes], judge: str) -> list[Lab
             held = found.setdefault((label.request_id, label.unit_index), label)
             if held.correct is not label.correct:
                 raise InvalidVerdicts("another line says the opposite of the same text")
-        except (msgspec.DecodeError, InvalidVerdicts) as fault:
+        except (msgspec.DecodeError, RecursionError, InvalidVerdicts) as fault:
             faults.append(f"line {number}: {fault}")
     if faults:
         more = f"; and {len(faults) - FAULTS_SHOWN} more" if len(faults) > FAULTS_SHOWN else ""

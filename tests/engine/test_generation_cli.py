@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 from tiny_models import write_tiny_dfm
 
+from engine.evaluation_cli import evaluate
 from engine.generation_cli import generate
+from engine.prompts import InvalidPrompts
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +24,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def run(home: Path, command: object, *arguments: object) -> Result:
-    common = ["--model", "tiny", "--threads", "1", "--kv-tokens", "2048"]
+COMMON = ("--model", "tiny", "--threads", "1", "--kv-tokens", "2048")
+
+
+def run(home: Path, command: object, *arguments: object, before: Iterable[str] = COMMON) -> Result:
     return CliRunner().invoke(
-        command, [*common, *map(str, arguments)], obj=SimpleNamespace(home=home)
+        command, [*before, *map(str, arguments)], obj=SimpleNamespace(home=home)
     )
 
 
@@ -44,6 +49,20 @@ def test_a_prompt_is_continued_on_stdout_and_summed_up_on_stderr(home: Path) -> 
     assert result.exit_code == 0, result.output
     assert "1 prompts, 5 tokens" in result.stderr
     assert "1 prompts" not in result.stdout
+
+
+def test_a_file_that_is_no_text_is_refused_by_its_name(home: Path, tmp_path: Path) -> None:
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\x00\xfe")
+    perplexity = ["perplexity", "--model", "tiny"]
+    for refused in (
+        run(home, generate, "--prompt", "a", "--json-schema", binary),
+        run(home, generate, "--prompts", binary),
+        run(home, evaluate, "--text", binary, before=perplexity),
+        run(home, evaluate, "--prompts", binary, before=perplexity),
+    ):
+        assert isinstance(refused.exception, InvalidPrompts)
+        assert str(binary) in str(refused.exception)
 
 
 def test_a_schema_of_a_file_is_followed_and_scores_are_shown(home: Path, tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def test_a_selection_is_spread_over_the_file_and_even_among_categories() -> None
         ('{"id": "b", "turns": []}', "length >= 1"),
         ('{"id": "b", "prompt": "x", "category": 1}', "Expected `str"),
         ('{"id": "a", "prompt": "again"}', "used in line 1"),
+        ('{"id": "b", "prompt": "x", "more": ' + "[" * 10**5, "recursion"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, complaint: str) -> None:
