@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import uuid_utils
@@ -79,6 +80,13 @@ def names(connection: Connection, tenant_id: str | None) -> dict[str, str]:
     if tenant_id is not None:
         query = query.where(projects.c.tenant_id == tenant_id)
     return {row.id: row.name for row in connection.execute(query)}
+
+
+def known(connection: Connection, tenant_ids: Iterable[str]) -> frozenset[tuple[str, str]]:
+    """The projects of these tenants as (tenant, project), archived ones too: usage may be late."""
+    query = select(projects.c.tenant_id, projects.c.id)
+    rows = connection.execute(query.where(projects.c.tenant_id.in_(tenant_ids)))
+    return frozenset((tenant_id, project_id) for tenant_id, project_id in rows)
 
 
 def put_key(connection: Connection, tenant_id: str, project_id: str | None, key_id: str) -> None:

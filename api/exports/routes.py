@@ -25,8 +25,8 @@ from billing.exports.records import Chosen
 from metering.database import snapshot
 
 REFUSALS = (InvalidParameter, Unauthenticated, Forbidden, NotFound)
-FocusFormQuery = Annotated[FocusForm, QueryParameter(name="format", description="Of the file")]
-RecordFormQuery = Annotated[RecordForm, QueryParameter(name="format", description="Of the file")]
+FocusFormQuery = Annotated[FocusForm, QueryParameter(description="Of the file")]
+RecordFormQuery = Annotated[RecordForm, QueryParameter(description="Of the file")]
 
 
 @get(
@@ -40,13 +40,13 @@ def export_focus(
     principal: NamedDependency[Principal],
     database: NamedDependency[Database],
     period: PeriodQuery,
-    form: FocusFormQuery = FocusForm.CSV,
+    format: FocusFormQuery = FocusForm.CSV,
     tenant_id: TenantQuery = None,
 ) -> Stream:
     """Every charge of a billing period in FOCUS 1.2; those of an invoice add up to it."""
     with snapshot(database) as connection:
         asked = tenant_in_scope(connection, principal, tenant_id)
-    return _stream(downloads.focus_file(database, [asked], period, form, projects.names))
+    return _stream(downloads.focus_file(database, [asked], period, format, projects.names))
 
 
 @get(
@@ -60,7 +60,7 @@ def export_usage(
     *,
     principal: NamedDependency[Principal],
     database: NamedDependency[Database],
-    form: RecordFormQuery = RecordForm.JSON_LINES,
+    format: RecordFormQuery = RecordForm.JSON_LINES,
     tenant_id: TenantQuery = None,
     start: StartQuery = None,
     end: EndQuery = None,
@@ -70,7 +70,7 @@ def export_usage(
     Without bounds, all; oldest first.
     """
     chosen = _chosen(database, principal, tenant_id, ranges.read_open(start, end))
-    return _stream(downloads.usage_file(database, chosen, form, projects.names))
+    return _stream(downloads.usage_file(database, chosen, format, projects.names))
 
 
 @get(
@@ -84,7 +84,7 @@ def export_receipts(
     *,
     principal: NamedDependency[Principal],
     database: NamedDependency[Database],
-    form: RecordFormQuery = RecordForm.JSON_LINES,
+    format: RecordFormQuery = RecordForm.JSON_LINES,
     tenant_id: TenantQuery = None,
     start: StartQuery = None,
     end: EndQuery = None,
@@ -93,7 +93,7 @@ def export_receipts(
     Lines; their lines and adjustments, one a row, as CSV. Without bounds, all; oldest first.
     """
     chosen = _chosen(database, principal, tenant_id, ranges.read_open(start, end))
-    return _stream(downloads.receipts_file(database, chosen, form))
+    return _stream(downloads.receipts_file(database, chosen, format))
 
 
 def _chosen(

@@ -14,7 +14,7 @@ from litestar.params import JSONBody
 from msgspec import Meta
 from sqlalchemy import Engine as Database
 
-from api import audit, metering_keys
+from api import audit, metering_keys, projects
 from api.auth import Principal, Scope, presented_key, requires
 from api.error_reports import documented
 from api.errors import (
@@ -80,9 +80,12 @@ async def report_usage(
 def _take(database: Database, presented: str | None, kind: str, body: bytes) -> list[Answer]:
     with snapshot(database) as connection:
         key = metering_keys.identify(connection, presented)
+        known = projects.known(connection, key.tenant_ids)
     now = clock.now_us()
     batch = [
-        envelopes.read(raw, source=key.source, tenant_ids=key.tenant_ids, now_us=now)
+        envelopes.read(
+            raw, source=key.source, tenant_ids=key.tenant_ids, now_us=now, projects=known
+        )
         for raw in _events(kind, body)
     ]
     return intake.take(database, key.id, batch)

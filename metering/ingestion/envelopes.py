@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection
 from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Literal
@@ -83,15 +84,27 @@ class _IdOnly(msgspec.Struct):
 
 
 def read(
-    raw: bytes, *, source: str, tenant_ids: frozenset[str], now_us: int
+    raw: bytes,
+    *,
+    source: str,
+    tenant_ids: frozenset[str],
+    now_us: int,
+    projects: Collection[tuple[str, str]] = (),
 ) -> OutsideEvent | Rejection:
-    """Read one event of a key's source, for one of its tenants."""
+    """Read one event of a key's source, for one of its tenants; `projects` are (tenant, project).
+
+    No other project is taken: what an event counts for is looked for under its project's name.
+    """
     try:
         envelope = _READER.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Rejection(_id_of(raw), str(error))
     time_us = _us(envelope.time)
-    if fault := _fault(envelope, time_us, source, tenant_ids=tenant_ids, now_us=now_us):
+    fault = _fault(envelope, time_us, source, tenant_ids=tenant_ids, now_us=now_us)
+    project_id = envelope.data.project_id
+    if not fault and project_id is not None and (envelope.subject, project_id) not in projects:
+        fault = "this tenant has no such project"
+    if fault:
         return Rejection(envelope.id[:128], fault)
     encoded = _BODIES.encode(_Body(envelope.data, time_us))
     body = encoded.decode()

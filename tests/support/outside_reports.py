@@ -36,6 +36,9 @@ def report(
             "data": body | data,
         }
     ).encode()
-    read = envelopes.read(raw, source="vllm", tenant_ids=frozenset({tenant_id}), now_us=now_us)
+    named = {(tenant_id, str(data.get("project_id")))}
+    read = envelopes.read(
+        raw, source="vllm", tenant_ids=frozenset({tenant_id}), now_us=now_us, projects=named
+    )
     (answer,) = intake.take(database, "mkey_1", [read])
     assert answer.result in {intake.Result.ACCEPTED, intake.Result.DUPLICATE}, answer

@@ -189,11 +189,18 @@ def test_nobody_exports_what_is_not_theirs(
 
 
 @pytest.mark.parametrize(
-    "query", ["focus?period=2026-13", "focus?period=2026-12&format=xml", "usage?format=pdf"]
+    ("query", "parameter"),
+    [
+        ("focus?period=2026-13", "period"),
+        ("focus?period=2026-12&format=xml", "format"),
+        ("usage?format=pdf", "format"),
+    ],
 )
-def test_a_bad_export_is_refused_before_it_begins(client: Client, house: House, query: str) -> None:
+def test_a_bad_export_is_refused_before_it_begins(
+    client: Client, house: House, query: str, parameter: str
+) -> None:
     answer = client.get(f"/exports/{query}", headers=bearer(house.owner))
-    assert answer.status_code == 400
+    assert (answer.status_code, answer.json()["parameter"]) == (400, parameter)
 
 
 def test_the_command_writes_what_the_api_serves(

@@ -12,7 +12,7 @@ from litestar import Litestar
 from litestar.testing import TestClient
 from sqlalchemy import Engine
 
-from api import metering_keys
+from api import metering_keys, projects
 from api.ingestion.routes import BATCH, EVENTS_MAX, SINGLE, report_usage
 from metering.database import transaction
 
@@ -57,6 +57,25 @@ def send(client: Client, secret: str, body: object, kind: str = BATCH) -> tuple[
         "/events", content=content, headers=bearer(secret) | {"content-type": kind}
     )
     return answer.status_code, answer.json()
+
+
+def test_usage_counts_for_a_project_of_its_tenant_and_no_other(
+    sqlite_database: Engine, client: Client, house: House, secret: str
+) -> None:
+    """An archived one, too: its usage may come late."""
+    other = make_house(sqlite_database)
+    with transaction(sqlite_database) as connection:
+        ours, theirs = (
+            projects.create(connection, owner.tenant_id, "green").id for owner in (house, other)
+        )
+        projects.archive(connection, house.tenant_id, ours)
+    batch = []
+    for number, project_id in enumerate([ours, theirs, "prj_unknown", None]):
+        sent = event(house, number)
+        batch.append(sent | {"data": {**sent["data"], "project_id": project_id}})
+    answers = send(client, secret, batch)[1]["items"]
+    assert [each["result"] for each in answers] == ["accepted", "rejected", "rejected", "accepted"]
+    assert answers[1]["reason"] == answers[2]["reason"] == "this tenant has no such project"
 
 
 def test_one_event_or_many_are_answered_one_by_one(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 
@@ -169,7 +170,9 @@ def test_the_command_says_the_same(served: Engine, tmp_path: Path) -> None:
         return done.output
 
     rates = ("--per-hour", "3.6", "--per-kwh", "0.36", "--days", "3650")
-    assert "alpha 0.200 (0.200 to 0.200)" in run("costs", *rates)
+    shown = run("costs", *rates)
+    assert "alpha 0.200 (0.200 to 0.200)" in shown
+    assert re.search(r", 0\.0000\d+ a joule \(measured\)$", shown, re.MULTILINE)
     whole = json.loads(run("costs", *rates, "--json"))
     assert whole["fit"]["alpha"]["value"] == pytest.approx(0.2)
     assert "margin 0." in run("margins", *rates)
