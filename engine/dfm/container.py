@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from engine.dfm.blocks import BLOCK_BYTES, Bytes, FloatArray, dequantise
+from engine.dfm.blocks import BLOCK_BYTES, GROUP, Bytes, FloatArray, dequantise
 from engine.dfm.header import (
     DTYPE_BYTES,
     FORMAT,
     Header,
+    Heat,
     ModelCard,
     TensorEntry,
     TokenCard,
@@ -27,6 +29,7 @@ from engine.dfm.header import (
 from engine.errors import InvalidModelFile
 
 ALIGNMENT_BYTES = 64  # a cache line, and the widest vector register
+_COPIED_BYTES = 1 << 24  # at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,13 @@ class ModelFile:
     def has_blocks(self, name: str) -> bool:
         """Tell whether a tensor is kept in blocks. Raises InvalidModelFile when there is none."""
         return self._entry(name).dtype == "U8"
+
+    def extent(self, name: str) -> tuple[int, ...]:
+        """Return a tensor's shape, in weights. Raises InvalidModelFile as `blocks` does."""
+        if self.has_blocks(name):
+            outputs, groups, _ = self.blocks(name).shape
+            return outputs, groups * GROUP
+        return self._entry(name).shape
 
     def blocks(self, name: str) -> Bytes:
         """Return a view of a tensor's blocks [N, K / 32, B], as `engine.dfm.blocks` knows them.
@@ -163,6 +173,27 @@ def write_dfm(
             document["__metadata__"]["header_sha256"] = header_sha256(document)
             file.seek(0)
             file.write(_encoded(document))
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_heat(path: Path, heat: Heat) -> None:
+    """Put a routing heat map into a `.dfm`'s header; its tensors and checksum stay.
+
+    The file is written anew beside itself, and replaced when it is whole. Raises InvalidModelFile.
+    """
+    header = read_header(path)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with path.open("rb") as source, partial.open("wb") as target:
+            document = msgspec.json.decode(source.read(header.data_offset)[8:])
+            metadata = document["__metadata__"]
+            metadata["expert_heat"] = msgspec.json.encode(heat).decode()
+            metadata["header_sha256"] = header_sha256(document)
+            target.write(_encoded(document))
+            shutil.copyfileobj(source, target, _COPIED_BYTES)
+        read_header(partial)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -1,4 +1,8 @@
-"""From GGUF to `.dfm`: unpermuted, projections fused, and dequantised unless told otherwise."""
+"""From GGUF to `.dfm`: unpermuted, projections fused, and dequantised unless told otherwise.
+
+A mixture's experts, stacks in GGUF, become matrices of their own, so that each can be prepared
+alone. Routers stay in single precision: what they choose is not a matter of degree.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,12 @@ import numpy.typing as npt
 from engine.dfm.blocks import GROUP, Bytes, FloatArray
 from engine.dfm.container import PendingTensor, write_dfm
 from engine.dfm.encoding import BIAS_AWARE, QUANT_TYPES, block_bytes, check_biases, encode
-from engine.dfm.gguf_source import GgufSource, read_architecture
+from engine.dfm.gguf_source import GgufSource, Place, read_architecture
 from engine.dfm.gguf_tokenizer import read_tokenizer
-from engine.dfm.header import Architecture, ModelCard, read_cards
+from engine.dfm.header import Architecture, Experts, ModelCard, read_cards
 from engine.errors import UnsupportedModel
 
+_SWIGLU = ("gate", "up", "down")
 _Element = TypeVar("_Element", bound=np.generic)
 
 
@@ -31,7 +36,7 @@ def convert_gguf(
     rope_theta: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Convert a GGUF file of the llama family and write `target`; return it.
+    """Convert a GGUF file of a family that is computed here and write `target`; return it.
 
     `quant_type` is one of `engine.dfm.encoding.QUANT_TYPES`; `progress` hears (bytes written,
     bytes in all). Raises InvalidModelFile, UnsupportedModel.
@@ -73,7 +78,8 @@ def convert_gguf(
 def _tensors(
     source: GgufSource, architecture: Architecture, quant_type: str
 ) -> Iterator[PendingTensor]:
-    hidden, intermediate = architecture.hidden, architecture.intermediate
+    hidden, experts = architecture.hidden, architecture.experts
+    permuted = architecture.family == "llama"  # the only one whose rows llama.cpp reorders
     query = architecture.heads * architecture.head_dim
     key_value = architecture.kv_heads * architecture.head_dim
 
@@ -86,20 +92,26 @@ def _tensors(
         block, name = f"blk.{layer}", f"layers.{layer}"
         yield _vector(source, f"{name}.attention_norm.weight", f"{block}.attn_norm.weight", hidden)
         projections = (
-            ("attn_q", query, architecture.heads),
-            ("attn_k", key_value, architecture.kv_heads),
+            ("attn_q", query, architecture.heads if permuted else None),
+            ("attn_k", key_value, architecture.kv_heads if permuted else None),
             ("attn_v", key_value, None),
         )
         yield matrix(
             f"{name}.attention.qkv",
             hidden,
-            *(_Part(f"{block}.{origin}.weight", *rest) for origin, *rest in projections),
+            *(
+                _Part(f"{block}.{origin}.weight", rows, heads)
+                for origin, rows, heads in projections
+            ),
         )
         if source.has(f"{block}.attn_q.bias"):
             yield _biases(
                 source,
                 f"{name}.attention.qkv.bias",
-                *(_Part(f"{block}.{origin}.bias", *rest) for origin, *rest in projections),
+                *(
+                    _Part(f"{block}.{origin}.bias", rows, heads)
+                    for origin, rows, heads in projections
+                ),
             )
         yield matrix(
             f"{name}.attention.output", query, _Part(f"{block}.attn_output.weight", hidden)
@@ -108,17 +120,46 @@ def _tensors(
             origin = f"{block}.attn_output.bias"
             yield _vector(source, f"{name}.attention.output.bias", origin, hidden)
         yield _vector(source, f"{name}.mlp_norm.weight", f"{block}.ffn_norm.weight", hidden)
-        yield matrix(
-            f"{name}.mlp.gate_up",
-            hidden,
-            _Part(f"{block}.ffn_gate.weight", intermediate),
-            _Part(f"{block}.ffn_up.weight", intermediate),
-        )
-        yield matrix(f"{name}.mlp.down", intermediate, _Part(f"{block}.ffn_down.weight", hidden))
+
+        # `kind` is how a feed-forward block's names end in the source
+        def swiglu(
+            own: str, kind: str, width: int, place: Place | None = None, block: str = block
+        ) -> Iterator[PendingTensor]:
+            gate, up, down = (f"{block}.ffn_{part}{kind}.weight" for part in _SWIGLU)
+            inwards = (_Part(origin, width, expert=place) for origin in (gate, up))
+            yield matrix(f"{own}.gate_up", hidden, *inwards)
+            yield matrix(f"{own}.down", width, _Part(down, hidden, expert=place))
+
+        if experts is None:
+            yield from swiglu(f"{name}.mlp", "", architecture.intermediate)
+        else:
+            yield _router(source, f"{name}.mlp.router.weight", block, hidden, experts)
+            for place in ((expert, experts.count) for expert in range(experts.count)):
+                own = f"{name}.mlp.experts.{place[0]}"
+                yield from swiglu(own, "_exps", architecture.intermediate, place)
+            if experts.shared_intermediate is not None:
+                yield from swiglu(f"{name}.mlp.shared", "_shexp", experts.shared_intermediate)
     yield _vector(source, "final_norm.weight", "output_norm.weight", hidden)
     if not architecture.tied_embeddings:
         head = _Part("output.weight", architecture.vocab_size)
         yield matrix("head", hidden, head, wide=True)
+
+
+def _router(
+    source: GgufSource, name: str, block: str, hidden: int, experts: Experts
+) -> PendingTensor:
+    """A row for each expert; the last one, where there is a shared one, gates that."""
+    gates = experts.shared_intermediate is not None
+
+    def values() -> FloatArray:
+        rows = source.load(f"{block}.ffn_gate_inp.weight", (experts.count, hidden))
+        if not gates:
+            return rows
+        origin = f"{block}.ffn_gate_inp_shexp.weight"
+        shape = (1, hidden) if len(source.shape(origin)) == 2 else (hidden,)
+        return np.concatenate([rows, source.load(origin, shape).reshape(1, hidden)])
+
+    return PendingTensor(name, (experts.count + gates, hidden), values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +169,7 @@ class _Part:
     origin: str
     rows: int
     heads: int | None = None  # whose rows llama.cpp has reordered
+    expert: Place | None = None  # which of how many that are stacked in it
 
 
 def _vector(source: GgufSource, name: str, origin: str, size: int) -> PendingTensor:
@@ -158,7 +200,7 @@ def _matrix(
     if size is None:
 
         def values() -> FloatArray:
-            loaded = (source.load(part.origin, (part.rows, inputs)) for part in parts)
+            loaded = (source.load(part.origin, (part.rows, inputs), part.expert) for part in parts)
             return np.concatenate(
                 [_in_order(each, part.heads) for each, part in zip(loaded, parts, strict=True)]
             )
@@ -168,7 +210,9 @@ def _matrix(
         raise UnsupportedModel(f"{source.path}: {name} has {inputs} inputs, not a multiple of 32")
 
     def blocks() -> Bytes:
-        encoded = (encode(source, part.origin, (part.rows, inputs), size) for part in parts)
+        encoded = (
+            encode(source, part.origin, (part.rows, inputs), size, part.expert) for part in parts
+        )
         return np.concatenate(
             [_in_order(each, part.heads) for each, part in zip(encoded, parts, strict=True)]
         )

@@ -26,12 +26,12 @@ from engine.kernels.cpu.weights import (
     Runtime,
     StepInputs,
 )
+from engine.kernels.linear import BLOCKS
 from engine.model.decoder import usable_cores
 from engine.model.rope import rotary_angles
 from engine.model.rows import StepRows
 from engine.model.statistics import RawStatistics
 
-BACKEND = "blocks"
 TWIN = "twin"
 
 
@@ -45,12 +45,13 @@ class BlockDecoder:
         self.info: Architecture = header.model.architecture
         self.eos_ids = frozenset(header.tokens.eos_ids)
         self.storage: Model = runtime.model(weights, kv_tokens)
-        self.backend = BACKEND
+        self.backend = BLOCKS
         self.batch_invariant = True
         self.device = "cpu"
         self.instruction_set = runtime.instruction_set
         self.threads = threads
         self.runtime = runtime
+        self.experts = None
 
     @classmethod
     def load(
@@ -114,6 +115,12 @@ def _block_weights(file: ModelFile, rope_scaling_factor: float) -> BlockWeights:
         raise UnsupportedModel(
             f"{file.path} holds {file.header.model.quantisation} weights; convert the model with"
             " --quant-type q4 or q8 for this backend"
+        )
+
+    if shape.experts is not None:
+        raise UnsupportedModel(
+            f"{file.path} is a mixture of experts: the kernels compute no whole steps of it, only"
+            " its projections"
         )
 
     def tensor(name: str) -> Tensor:

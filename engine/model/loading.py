@@ -10,7 +10,7 @@ from engine.dfm.container import ModelFile
 from engine.dfm.header import read_header
 from engine.errors import InvalidConfig, UnsupportedModel
 from engine.kernels.cpu.library import open_library
-from engine.model import block_decoder
+from engine.kernels.linear import BLOCKS
 from engine.model.block_decoder import BlockDecoder
 from engine.model.decoder import Decoder
 
@@ -27,20 +27,22 @@ def load_decoder(
     threads: int | None = None,
     kv_tokens: int = 16384,
     rope_scaling_factor: float = 1.0,
+    expert_cache_size: int = 0,
 ) -> AnyDecoder:
     """Load a `.dfm` for a backend: see the decoders' own `load`.
 
     `auto` is `blocks` for weights in blocks where the native kernels run, `fp32` for everything
-    else on the CPU; on a GPU it is what the file's weights are: `int4`, `int8` or `bf16`. Raises
-    InvalidModelFile, UnsupportedModel, InvalidConfig.
+    else on the CPU; on a GPU it is what the file's weights are: `int4`, `int8` or `bf16`. With
+    `blocks` a dense model's step is one call of the kernels, a mixture's only its projections.
+    Raises InvalidModelFile, UnsupportedModel, InvalidConfig.
     """
-    if backend == block_decoder.BACKEND and device != "cpu":
+    if backend == BLOCKS and device != "cpu":
         raise UnsupportedModel(f"backend {backend!r} computes on the CPU, not on {device}")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InvalidConfig(f"device {device!r}: torch finds no CUDA device here")
     if backend == AUTO:
         backend = _fastest(path, device)
-    if backend != block_decoder.BACKEND:
+    if backend != BLOCKS or read_header(path).model.architecture.experts is not None:
         return Decoder.load(
             path,
             backend=backend,
@@ -48,6 +50,7 @@ def load_decoder(
             threads=threads,
             kv_tokens=kv_tokens,
             rope_scaling_factor=rope_scaling_factor,
+            expert_cache_size=expert_cache_size,
         )
     return BlockDecoder.load(
         path, threads=threads, kv_tokens=kv_tokens, rope_scaling_factor=rope_scaling_factor
@@ -59,4 +62,4 @@ def _fastest(path: Path | str, device: str) -> str:
         return {"q4": "int4", "q8": "int8"}.get(read_header(Path(path)).model.quantisation, "bf16")
     # without the native kernels the twin of `blocks` would compute: exact, but slower than fp32
     native = ModelFile.open(path).in_blocks and open_library() is not None
-    return block_decoder.BACKEND if native else "fp32"
+    return BLOCKS if native else "fp32"
