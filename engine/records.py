@@ -150,6 +150,15 @@ class ExpertCounters(msgspec.Struct, frozen=True):
         """Hits per lookup; null before the first."""
         return self.hits / self.lookups if self.lookups else None
 
+    def since(self, earlier: ExpertCounters) -> ExpertCounters:
+        """Return what was counted after an earlier state."""
+        return ExpertCounters(
+            self.kept,
+            self.lookups - earlier.lookups,
+            self.hits - earlier.hits,
+            self.evictions - earlier.evictions,
+        )
+
 
 class CacheCounters(msgspec.Struct, frozen=True):
     """What was reused rather than computed, since the engine started. All are counts."""

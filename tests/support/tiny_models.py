@@ -1,4 +1,4 @@
-"""Tiny random Llama models and mixtures of experts, as GGUF and as .dfm, with a tiny byte-level BPE tokenizer."""
+"""Tiny random models, dense and of experts, as GGUF and as .dfm, with a tiny byte-level BPE."""
 
 from __future__ import annotations
 
