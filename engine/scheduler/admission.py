@@ -157,7 +157,7 @@ def _check_for_model(config: EngineConfig, experts: bool) -> None:
     if size > 0 and not experts:
         raise InvalidConfig(
             "expert_cache_size has no effect on this model: it is dense, there are no experts to"
-            " keep; leave it at 0"
+            " keep; leave it out"
         )
     if config.use_flash_attn2 == "draft":
         raise InvalidConfig(
