@@ -106,5 +106,5 @@ def test_the_bench_says_what_part_of_the_experts_was_at_hand(home: Path, tmp_pat
         *("--max-new-tokens", 4, "--perplexity-tokens", 0, "--json", output),
     )
     assert result.exit_code == 0, (result.output, result.exception)
-    figures = json.loads(output.read_text())["comparison"]["results"][0]
+    figures = json.loads(output.read_text())["results"][0]
     assert 0 < figures["expert_cache_hit_ratio"] < 1
