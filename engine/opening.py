@@ -79,10 +79,12 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
         expert_cache_size=config.experts_kept,
     )
     curve = (
-        measured(decoder, config.max_step_rows, tokenizer.context_length) if config.draft else None
+        measured(decoder, config.max_step_rows, tokenizer.context_length, tokenizer.vocab_size)
+        if config.draft
+        else None
     )
     if decoder.experts is not None:
-        decoder.experts.forget()  # which ones a row of zeros goes to
+        decoder.experts.forget()  # which ones the rows of a measurement went to
     return OpenModel(
         decoder,
         tokenizer,

@@ -122,9 +122,9 @@ def open_backend(name: str, device: str = "cpu", threads: int = 1) -> LinearBack
         raise UnsupportedModel(f"no linear backend {name!r}; there is: {', '.join(BACKENDS)}")
     if name == "fp32":
         return Fp32Backend()
-    check_device(torch.device(device), f"backend {name!r}")
     if name == BLOCKS:
         from engine.kernels.cpu.linear import BlocksBackend  # noqa: PLC0415 -- it imports this
 
         return BlocksBackend(threads)
+    check_device(torch.device(device), f"backend {name!r}")
     return _of_triton(name)
