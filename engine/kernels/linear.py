@@ -109,8 +109,8 @@ def _of_triton(name: str) -> LinearBackend:
 
 
 TRITON_BACKENDS = ("bf16", "int8", "int4")
-BLOCKS = "blocks"
-BACKENDS = ("fp32", BLOCKS, *TRITON_BACKENDS)
+BLOCK_LINEAR = "block_linear"
+BACKENDS = ("fp32", BLOCK_LINEAR, *TRITON_BACKENDS)
 
 
 def open_backend(name: str, device: str = "cpu", threads: int = 1) -> LinearBackend:
@@ -122,9 +122,9 @@ def open_backend(name: str, device: str = "cpu", threads: int = 1) -> LinearBack
         raise UnsupportedModel(f"no linear backend {name!r}; there is: {', '.join(BACKENDS)}")
     if name == "fp32":
         return Fp32Backend()
-    if name == BLOCKS:
-        from engine.kernels.cpu.linear import BlocksBackend  # noqa: PLC0415 -- it imports this
+    if name == BLOCK_LINEAR:
+        from engine.kernels.cpu.linear import BlockLinearBackend  # noqa: PLC0415 -- it imports this
 
-        return BlocksBackend(threads)
+        return BlockLinearBackend(threads)
     check_device(torch.device(device), f"backend {name!r}")
     return _of_triton(name)

@@ -26,12 +26,13 @@ from engine.kernels.cpu.weights import (
     Runtime,
     StepInputs,
 )
-from engine.kernels.linear import BLOCKS
+from engine.kernels.linear import BLOCK_LINEAR
 from engine.model.decoder import usable_cores
 from engine.model.rope import rotary_angles
 from engine.model.rows import StepRows
 from engine.model.statistics import RawStatistics
 
+BACKEND = "blocks"
 TWIN = "twin"
 
 
@@ -45,7 +46,7 @@ class BlockDecoder:
         self.info: Architecture = header.model.architecture
         self.eos_ids = frozenset(header.tokens.eos_ids)
         self.storage: Model = runtime.model(weights, kv_tokens)
-        self.backend = BLOCKS
+        self.backend = BACKEND
         self.batch_invariant = True
         self.device = "cpu"
         self.instruction_set = runtime.instruction_set
@@ -119,8 +120,8 @@ def _block_weights(file: ModelFile, rope_scaling_factor: float) -> BlockWeights:
 
     if shape.experts is not None:
         raise UnsupportedModel(
-            f"{file.path} is a mixture of experts: the kernels compute no whole steps of it, only"
-            " its projections"
+            f"{file.path} is a mixture of experts: the kernels compute its projections, not whole"
+            f" steps; take backend {BLOCK_LINEAR!r}"
         )
 
     def tensor(name: str) -> Tensor:

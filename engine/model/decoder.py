@@ -24,8 +24,14 @@ from engine.cache.storage import KvStorage
 from engine.dfm.container import ModelFile
 from engine.dfm.header import Architecture, Header
 from engine.errors import UnsupportedModel
-from engine.kernels.cpu.linear import BlocksBackend
-from engine.kernels.linear import BLOCKS, TRITON_BACKENDS, LinearBackend, open_backend, project
+from engine.kernels.cpu.linear import BlockLinearBackend
+from engine.kernels.linear import (
+    BLOCK_LINEAR,
+    TRITON_BACKENDS,
+    LinearBackend,
+    open_backend,
+    project,
+)
 from engine.kernels.tiles import cover
 from engine.model.experts import FeedForward
 from engine.model.operations import open_operations
@@ -93,12 +99,12 @@ class Decoder:
         if shape.experts is not None and (device != "cpu" or backend in TRITON_BACKENDS):
             raise UnsupportedModel(
                 f"{file.path} is a mixture of experts: it runs on the CPU, with backend"
-                f" {BLOCKS!r} or 'fp32'; not with {backend!r} on {device}"
+                f" {BLOCK_LINEAR!r} or 'fp32'; not with {backend!r} on {device}"
             )
         opened = open_backend(backend, device, count)
         file.verify()
         # the native kernels bring their own threads, and one of torch's that waits spins
-        native = isinstance(opened, BlocksBackend) and opened.native
+        native = isinstance(opened, BlockLinearBackend) and opened.native
         torch.set_num_threads(1 if native else count)
         with torch.inference_mode():
             weights = load_weights(file, opened, torch.device(device), expert_cache_size)
@@ -117,7 +123,7 @@ class Decoder:
     @property
     def instruction_set(self) -> str:
         """The vector instructions torch uses, or the GPU's; part of what a result depends on."""
-        if isinstance(self._backend, BlocksBackend):
+        if isinstance(self._backend, BlockLinearBackend):
             return self._backend.instruction_set
         if self._device.type == "cpu":
             return torch.backends.cpu.get_cpu_capability()

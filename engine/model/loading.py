@@ -10,7 +10,8 @@ from engine.dfm.container import ModelFile
 from engine.dfm.header import read_header
 from engine.errors import InvalidConfig, UnsupportedModel
 from engine.kernels.cpu.library import open_library
-from engine.kernels.linear import BLOCKS
+from engine.kernels.linear import BLOCK_LINEAR
+from engine.model import block_decoder
 from engine.model.block_decoder import BlockDecoder
 from engine.model.decoder import Decoder
 
@@ -32,17 +33,17 @@ def load_decoder(
     """Load a `.dfm` for a backend: see the decoders' own `load`.
 
     `auto` is `blocks` for weights in blocks where the native kernels run, `fp32` for everything
-    else on the CPU; on a GPU it is what the file's weights are: `int4`, `int8` or `bf16`. With
-    `blocks` a dense model's step is one call of the kernels, a mixture's only its projections.
+    else on the CPU; on a GPU it is what the file's weights are: `int4`, `int8` or `bf16`. Of a
+    mixture of experts the kernels compute projections: `block_linear` in the place of `blocks`.
     Raises InvalidModelFile, UnsupportedModel, InvalidConfig.
     """
-    if backend == BLOCKS and device != "cpu":
+    if backend in (block_decoder.BACKEND, BLOCK_LINEAR) and device != "cpu":
         raise UnsupportedModel(f"backend {backend!r} computes on the CPU, not on {device}")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InvalidConfig(f"device {device!r}: torch finds no CUDA device here")
     if backend == AUTO:
         backend = _fastest(path, device)
-    if backend != BLOCKS or read_header(path).model.architecture.experts is not None:
+    if backend != block_decoder.BACKEND:
         return Decoder.load(
             path,
             backend=backend,
@@ -61,5 +62,8 @@ def _fastest(path: Path | str, device: str) -> str:
     if device.startswith("cuda"):
         return {"q4": "int4", "q8": "int8"}.get(read_header(Path(path)).model.quantisation, "bf16")
     # without the native kernels the twin of `blocks` would compute: exact, but slower than fp32
-    native = ModelFile.open(path).in_blocks and open_library() is not None
-    return BLOCKS if native else "fp32"
+    file = ModelFile.open(path)
+    if not file.in_blocks or open_library() is None:
+        return "fp32"
+    dense = file.header.model.architecture.experts is None
+    return block_decoder.BACKEND if dense else BLOCK_LINEAR

@@ -13,7 +13,7 @@ from engine.errors import UnsupportedModel
 from engine.kernels.cpu.ops import handle, open_runtime
 from engine.kernels.cpu.twin import TwinRuntime
 from engine.kernels.cpu.weights import BlockMatrix, Runtime
-from engine.kernels.linear import BLOCKS, Linear
+from engine.kernels.linear import BLOCK_LINEAR, Linear
 from engine.kernels.tiles import ANY_COUNT, CANDIDATES
 
 
@@ -37,13 +37,14 @@ def block_linear(weights: BlockMatrix, runtime: Runtime) -> Linear:
     return Linear(compute, CANDIDATES)
 
 
-class BlocksBackend:
+class BlockLinearBackend:
     """The file's own blocks, projection by projection; what lies between is computed in torch.
 
-    For mixtures of experts; of a dense model the kernels compute whole steps.
+    For mixtures of experts: of a dense model the kernels compute whole steps, and faster. As with
+    torch, the last bits depend on the machine.
     """
 
-    name = BLOCKS
+    name = BLOCK_LINEAR
     kept = torch.float32
 
     def __init__(self, threads: int) -> None:

@@ -19,6 +19,7 @@ from tiny_models import write_tiny_gguf
 from engine.dfm.conversion import convert_gguf
 from engine.dfm.header import Experts
 from engine.errors import UnsupportedModel
+from engine.kernels.cpu.library import open_library
 from engine.model.experts import routed
 from engine.model.loading import load_decoder
 
@@ -94,8 +95,8 @@ def test_a_mixture_in_blocks_is_near_its_exact_self(tmp_path):
         path = convert_gguf(source, tmp_path / f"{name}.dfm", quant_type="q8")
         step = chunk_of(TOKENS, 0, len(TOKENS))
         exact = load_decoder(path, backend="fp32", threads=1, kv_tokens=64).forward(step)
-        decoder = load_decoder(path, backend="blocks", kv_tokens=64)
-        assert decoder.backend == "blocks"
+        decoder = load_decoder(path, backend="block_linear", kv_tokens=64)
+        assert decoder.backend == "block_linear"
         # where two experts are nearly tied another may be chosen, and the row is another
         off = (decoder.forward(step) - exact).abs().amax(1) / exact.abs().amax(1)
         assert off.median() < 0.02
@@ -106,6 +107,8 @@ def test_a_mixture_in_blocks_is_near_its_exact_self(tmp_path):
     [
         ({"backend": "int4"}, "'int4' on cpu"),
         ({"backend": "fp32", "device": "meta"}, "'fp32' on meta"),
+        ({"backend": "block_linear"}, "--quant-type q4"),
+        ({"backend": "block_linear", "device": "cuda:0"}, "on the CPU"),
         ({"backend": "blocks"}, "--quant-type q4"),
     ],
 )
@@ -114,3 +117,12 @@ def test_a_backend_that_cannot_compute_a_mixture_says_so(tmp_path, arguments, wh
     path = convert_gguf(source, tmp_path / "tiny.dfm", quant_type="f32")
     with pytest.raises(UnsupportedModel, match=why):
         load_decoder(path, kv_tokens=16, **arguments)
+
+
+def test_whole_steps_of_a_mixture_are_refused_and_left_to_what_can(tmp_path):
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", MIXTURES["mixtral"])
+    path = convert_gguf(source, tmp_path / "tiny.dfm", quant_type="q4")
+    with pytest.raises(UnsupportedModel, match="block_linear"):
+        load_decoder(path, backend="blocks", kv_tokens=16)
+    native = open_library() is not None
+    assert load_decoder(path, kv_tokens=16).backend == ("block_linear" if native else "fp32")
