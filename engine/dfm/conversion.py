@@ -24,7 +24,6 @@ from engine.dfm.gguf_tokenizer import read_tokenizer
 from engine.dfm.header import Architecture, Experts, ModelCard, read_cards
 from engine.errors import UnsupportedModel
 
-_SWIGLU = ("gate", "up", "down")
 _Element = TypeVar("_Element", bound=np.generic)
 
 
@@ -86,63 +85,47 @@ def _tensors(
     def matrix(name: str, inputs: int, *parts: _Part, wide: bool = False) -> PendingTensor:
         return _matrix(source, quant_type, f"{name}.weight", inputs, parts, wide=wide)
 
-    vocabulary = _Part("token_embd.weight", architecture.vocab_size)
+    vocabulary = _Part("token_embd", architecture.vocab_size)
     yield matrix("embedding", hidden, vocabulary, wide=True)
     for layer in range(architecture.layers):
         block, name = f"blk.{layer}", f"layers.{layer}"
         yield _vector(source, f"{name}.attention_norm.weight", f"{block}.attn_norm.weight", hidden)
-        projections = (
-            ("attn_q", query, architecture.heads if permuted else None),
-            ("attn_k", key_value, architecture.kv_heads if permuted else None),
-            ("attn_v", key_value, None),
+        attending = (
+            _Part(f"{block}.attn_q", query, heads=architecture.heads if permuted else None),
+            _Part(f"{block}.attn_k", key_value, heads=architecture.kv_heads if permuted else None),
+            _Part(f"{block}.attn_v", key_value),
         )
-        yield matrix(
-            f"{name}.attention.qkv",
-            hidden,
-            *(
-                _Part(f"{block}.{origin}.weight", rows, heads)
-                for origin, rows, heads in projections
-            ),
-        )
+        yield matrix(f"{name}.attention.qkv", hidden, *attending)
         if source.has(f"{block}.attn_q.bias"):
-            yield _biases(
-                source,
-                f"{name}.attention.qkv.bias",
-                *(
-                    _Part(f"{block}.{origin}.bias", rows, heads)
-                    for origin, rows, heads in projections
-                ),
-            )
-        yield matrix(
-            f"{name}.attention.output", query, _Part(f"{block}.attn_output.weight", hidden)
-        )
+            yield _biases(source, f"{name}.attention.qkv.bias", *attending)
+        yield matrix(f"{name}.attention.output", query, _Part(f"{block}.attn_output", hidden))
         if source.has(f"{block}.attn_output.bias"):
             origin = f"{block}.attn_output.bias"
             yield _vector(source, f"{name}.attention.output.bias", origin, hidden)
         yield _vector(source, f"{name}.mlp_norm.weight", f"{block}.ffn_norm.weight", hidden)
-
-        # `kind` is how a feed-forward block's names end in the source
-        def swiglu(
-            own: str, kind: str, width: int, place: Place | None = None, block: str = block
-        ) -> Iterator[PendingTensor]:
-            gate, up, down = (f"{block}.ffn_{part}{kind}.weight" for part in _SWIGLU)
-            inwards = (_Part(origin, width, expert=place) for origin in (gate, up))
-            yield matrix(f"{own}.gate_up", hidden, *inwards)
-            yield matrix(f"{own}.down", width, _Part(down, hidden, expert=place))
-
-        if experts is None:
-            yield from swiglu(f"{name}.mlp", "", architecture.intermediate)
-        else:
+        if experts is not None:
             yield _router(source, f"{name}.mlp.router.weight", block, hidden, experts)
-            for place in ((expert, experts.count) for expert in range(experts.count)):
-                own = f"{name}.mlp.experts.{place[0]}"
-                yield from swiglu(own, "_exps", architecture.intermediate, place)
-            if experts.shared_intermediate is not None:
-                yield from swiglu(f"{name}.mlp.shared", "_shexp", experts.shared_intermediate)
+        for own, kind, width, place in _feed_forward(architecture):
+            gate, up, down = (f"{block}.ffn_{part}{kind}" for part in ("gate", "up", "down"))
+            inwards = (_Part(origin, width, expert=place) for origin in (gate, up))
+            yield matrix(f"{name}.{own}.gate_up", hidden, *inwards)
+            yield matrix(f"{name}.{own}.down", width, _Part(down, hidden, expert=place))
     yield _vector(source, "final_norm.weight", "output_norm.weight", hidden)
     if not architecture.tied_embeddings:
-        head = _Part("output.weight", architecture.vocab_size)
+        head = _Part("output", architecture.vocab_size)
         yield matrix("head", hidden, head, wide=True)
+
+
+def _feed_forward(architecture: Architecture) -> Iterator[tuple[str, str, int, Place | None]]:
+    """Yield a layer's blocks: our name, how GGUF's names end, the width, the place in a stack."""
+    width, experts = architecture.intermediate, architecture.experts
+    if experts is None:
+        yield "mlp", "", width, None
+        return
+    for expert in range(experts.count):
+        yield f"mlp.experts.{expert}", "_exps", width, (expert, experts.count)
+    if experts.shared_intermediate is not None:
+        yield "mlp.shared", "_shexp", experts.shared_intermediate, None
 
 
 def _router(
@@ -166,10 +149,15 @@ def _router(
 class _Part:
     """A tensor of the source that becomes rows of one of ours."""
 
-    origin: str
+    origin: str  # without ".weight" or ".bias"
     rows: int
     heads: int | None = None  # whose rows llama.cpp has reordered
     expert: Place | None = None  # which of how many that are stacked in it
+
+    @property
+    def weight(self) -> str:
+        """The tensor that is multiplied."""
+        return f"{self.origin}.weight"
 
 
 def _vector(source: GgufSource, name: str, origin: str, size: int) -> PendingTensor:
@@ -178,7 +166,7 @@ def _vector(source: GgufSource, name: str, origin: str, size: int) -> PendingTen
 
 def _biases(source: GgufSource, name: str, *parts: _Part) -> PendingTensor:
     def values() -> FloatArray:
-        loaded = [source.load(part.origin, (part.rows,)) for part in parts]
+        loaded = [source.load(f"{part.origin}.bias", (part.rows,)) for part in parts]
         return np.concatenate(
             [_in_order(each, part.heads) for each, part in zip(loaded, parts, strict=True)]
         )
@@ -195,12 +183,12 @@ def _matrix(
     *,
     wide: bool,
 ) -> PendingTensor:
-    size = block_bytes(source, [part.origin for part in parts], quant_type, wide=wide)
+    size = block_bytes(source, [part.weight for part in parts], quant_type, wide=wide)
     rows = sum(part.rows for part in parts)
     if size is None:
 
         def values() -> FloatArray:
-            loaded = (source.load(part.origin, (part.rows, inputs), part.expert) for part in parts)
+            loaded = (source.load(part.weight, (part.rows, inputs), part.expert) for part in parts)
             return np.concatenate(
                 [_in_order(each, part.heads) for each, part in zip(loaded, parts, strict=True)]
             )
@@ -211,7 +199,7 @@ def _matrix(
 
     def blocks() -> Bytes:
         encoded = (
-            encode(source, part.origin, (part.rows, inputs), size, part.expert) for part in parts
+            encode(source, part.weight, (part.rows, inputs), size, part.expert) for part in parts
         )
         return np.concatenate(
             [_in_order(each, part.heads) for each, part in zip(encoded, parts, strict=True)]
