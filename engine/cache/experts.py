@@ -37,13 +37,16 @@ class ExpertCache(Generic[T]):
         *,
         size: int = 0,
         heat: Counts | None = None,
+        expect: Callable[[int, int], None] = lambda _layer, _expert: None,
     ) -> None:
         """Prepare the `size` hottest by a profile's counts `heat` [L, E]; 0 keeps them all.
 
-        Without a profile all are alike, and every layer gets its share.
+        Without a profile all are alike, and every layer gets its share. `expect` hears of an
+        expert that will be prepared soon.
         """
         self.size = min(size or layers * experts, layers * experts)
         self._prepare = prepare
+        self._expect = expect
         self._prior = _as_if_chosen(np.zeros((layers, experts)) if heat is None else heat)
         self._kept: dict[tuple[int, int], T] = {}
         self.forget()
@@ -64,6 +67,12 @@ class ExpertCache(Generic[T]):
         """What was looked up so far: a lookup is an expert that a step uses in one layer."""
         return ExpertCounters(len(self._kept), self._lookups, self._hits, self._evictions)
 
+    def foresee(self, layer: int, experts: Counts) -> None:
+        """Have those read that are not at hand; a step is going to take them from this layer."""
+        for expert in experts.tolist():
+            if (layer, expert) not in self._kept:
+                self._expect(layer, expert)
+
     def take(self, layer: int, experts: Counts, rows: Counts) -> Iterator[T]:
         """Begin a layer's step: yield its distinct `experts` [N], prepared, in their order.
 
@@ -75,6 +84,7 @@ class ExpertCache(Generic[T]):
         self._wanted[layer, experts] = np.logaddexp2(
             self._wanted[layer, experts], now + np.log2(rows)
         )
+        self.foresee(layer, experts)
         # in hand before any is let go to make room for another
         found = [self._kept.get((layer, expert)) for expert in experts.tolist()]
         self._lookups += len(found)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from engine.dfm.blocks import BLOCK_BYTES, GROUP, Bytes, FloatArray, dequantise
+from engine.dfm.blocks import BLOCK_BYTES, GROUP, Bytes, FloatArray, Indices, dequantise
 from engine.dfm.header import (
     DTYPE_BYTES,
     FORMAT,
@@ -30,6 +30,7 @@ from engine.errors import InvalidModelFile
 
 ALIGNMENT_BYTES = 64  # a cache line, and the widest vector register
 _COPIED_BYTES = 1 << 24  # at once
+_NUMPY = {"F32": "<f4", "I32": "<i4", "U8": "u1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ class PendingTensor:
 
     name: str
     shape: tuple[int, ...]
-    values: Callable[[], FloatArray | Bytes]
-    dtype: str = "F32"  # or "U8": blocks, see `engine.dfm.blocks`
+    values: Callable[[], FloatArray | Bytes | Indices]
+    dtype: str = "F32"  # or "U8": blocks, see `engine.dfm.blocks`; or "I32"
 
 
 class ModelFile:
@@ -83,6 +84,19 @@ class ModelFile:
         if entry.dtype != "F32":
             raise InvalidModelFile(f"{self.path}: tensor {name} is {entry.dtype}, not F32")
         return self._bytes(entry).view("<f4").reshape(entry.shape)
+
+    def integers(self, name: str) -> Indices:
+        """Return a view of a table of int32. Raises InvalidModelFile when there is none."""
+        entry = self._entry(name)
+        if entry.dtype != "I32":
+            raise InvalidModelFile(f"{self.path}: tensor {name} is {entry.dtype}, not I32")
+        return self._bytes(entry).view("<i4").reshape(entry.shape)
+
+    def will_need(self, name: str) -> None:
+        """Ask the system to read a tensor from the disk while something else is done."""
+        begin, end = (self.header.data_offset + at for at in self._entry(name).data_offsets)
+        first = begin // mmap.PAGESIZE * mmap.PAGESIZE
+        self._mapping.madvise(mmap.MADV_WILLNEED, first, end - first)
 
     @property
     def in_blocks(self) -> bool:
@@ -206,8 +220,7 @@ def _data(pending: Iterable[PendingTensor]) -> Iterator[bytes]:
             raise InvalidModelFile(
                 f"{tensor.name} has shape {values.shape}; the architecture says {tensor.shape}"
             )
-        dtype = "<f4" if tensor.dtype == "F32" else np.uint8
-        yield np.ascontiguousarray(values, dtype=dtype).tobytes()
+        yield np.ascontiguousarray(values, dtype=_NUMPY[tensor.dtype]).tobytes()
 
 
 def _encoded(document: dict[str, Any]) -> bytes:

@@ -16,13 +16,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from engine.dfm.blocks import GROUP, Bytes, FloatArray
+from engine.dfm.blocks import GROUP, Bytes, FloatArray, Indices
 from engine.dfm.container import PendingTensor, write_dfm
 from engine.dfm.encoding import BIAS_AWARE, QUANT_TYPES, block_bytes, check_biases, encode
-from engine.dfm.gguf_source import GgufSource, Place, read_architecture
+from engine.dfm.gguf_source import TID2EID, GgufSource, Place, read_architecture
 from engine.dfm.gguf_tokenizer import read_tokenizer
 from engine.dfm.header import Architecture, Experts, ModelCard, read_cards
-from engine.errors import UnsupportedModel
+from engine.errors import InvalidModelFile, UnsupportedModel
 
 _Element = TypeVar("_Element", bound=np.generic)
 
@@ -105,6 +105,8 @@ def _tensors(
         yield _vector(source, f"{name}.mlp_norm.weight", f"{block}.ffn_norm.weight", hidden)
         if experts is not None:
             yield _router(source, f"{name}.mlp.router.weight", block, hidden, experts)
+            if layer < experts.hashed:
+                yield _table(source, f"{name}.mlp.experts_by_token", block, architecture, experts)
         for own, kind, width, place in _feed_forward(architecture):
             gate, up, down = (f"{block}.ffn_{part}{kind}" for part in ("gate", "up", "down"))
             inwards = (_Part(origin, width, expert=place) for origin in (gate, up))
@@ -143,6 +145,21 @@ def _router(
         return np.concatenate([rows, source.load(origin, shape).reshape(1, hidden)])
 
     return PendingTensor(name, (experts.count + gates, hidden), values)
+
+
+def _table(
+    source: GgufSource, name: str, block: str, architecture: Architecture, experts: Experts
+) -> PendingTensor:
+    """Each token's experts of a hashed layer, ascending."""
+    shape = (architecture.vocab_size, experts.used)
+
+    def values() -> Indices:
+        table = np.sort(source.integers(f"{block}.{TID2EID}", shape), axis=1)
+        if table.min() < 0 or table.max() >= experts.count or (np.diff(table) == 0).any():
+            raise InvalidModelFile(f"{source.path}: {block} names experts that cannot be")
+        return table
+
+    return PendingTensor(name, shape, values, dtype="I32")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from gguf.quants import dequantize
 
-from engine.dfm.blocks import Bytes, FloatArray
+from engine.dfm.blocks import Bytes, FloatArray, Indices
 from engine.dfm.header import FAMILIES, Architecture, Experts, RopeProfile
 from engine.errors import InvalidModelFile, UnsupportedModel
 
@@ -24,6 +24,7 @@ T = TypeVar("T")
 Place = tuple[int, int]  # which expert, of how many that are stacked in one tensor
 
 MIXTURES = ("qwen2moe",)  # families that are never dense
+TID2EID = "ffn_gate_tid2eid.weight"  # of a hashed layer, as DeepSeek-V4 calls it
 SOFTMAX_GATING = 1  # gguf.ExpertGatingFuncType.SOFTMAX
 
 
@@ -100,6 +101,12 @@ class GgufSource:
         except NotImplementedError as error:
             raise UnsupportedModel(f"{self.path}: tensor {name} has type {kind.name}") from error
         return np.asarray(values, dtype=np.float32).reshape(shape)
+
+    def integers(self, name: str, shape: tuple[int, int]) -> Indices:
+        """Return a table of int32. Raises InvalidModelFile for another type or shape."""
+        if self.type(name) != "I32":
+            raise InvalidModelFile(f"{self.path}: {name} is {self.type(name)}, not I32")
+        return np.asarray(self._data(name, shape, None), dtype=np.int32).reshape(shape)
 
     def type(self, name: str) -> str:
         """Return a tensor's type, such as "Q4_1"."""
@@ -197,11 +204,16 @@ def _read_experts(source: GgufSource) -> Experts | None:
     width = None
     if shared:
         width = source.shape("blk.0.ffn_gate_shexp.weight")[0]
+    layers = source.value(f"{family}.block_count", int)
+    hashed = [source.has(f"blk.{layer}.{TID2EID}") for layer in range(layers)]
+    if sum(hashed) != sum(hashed[: sum(hashed)]):
+        raise UnsupportedModel(f"{source.path} has hashed layers that are not its first ones")
     return Experts(
         count=count,
         used=source.value(f"{family}.expert_used_count", int),
         normalised=source.value(f"{family}.expert_weights_norm", bool, family not in MIXTURES),
         shared_intermediate=width,
+        hashed=sum(hashed),
     )
 
 

@@ -35,6 +35,7 @@ Layers = Annotated[int, msgspec.Meta(ge=1, le=1024)]
 Width = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
 InnerWidth = Annotated[int, msgspec.Meta(ge=1, le=2**20)]
 Heads = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+HashedLayers = Annotated[int, msgspec.Meta(ge=0, le=1024)]
 ExpertCount = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 HeadDim = Annotated[int, msgspec.Meta(ge=2, le=1024, multiple_of=2)]  # rotated in pairs
 Vocabulary = Annotated[int, msgspec.Meta(ge=1, le=2**21)]
@@ -63,6 +64,7 @@ class Experts(msgspec.Struct, frozen=True):
     used: ExpertCount  # by a row
     normalised: bool  # the weights of those used sum to one
     shared_intermediate: InnerWidth | None = None  # of the expert that every row takes, if any
+    hashed: HashedLayers = 0  # so many first layers have a table, not a router, choose by token
 
 
 class Architecture(msgspec.Struct, frozen=True):
@@ -250,6 +252,10 @@ def read_cards(path: Path, model_json: str | bytes, tokens_json: str | bytes) ->
         (
             experts is not None and experts.used > experts.count,
             "a row uses more experts than there are",
+        ),
+        (
+            experts is not None and experts.hashed > shape.layers,
+            "more of its layers are hashed than there are",
         ),
         (not tokens.eos_ids, "no token ends its text"),
         (

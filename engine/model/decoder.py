@@ -33,7 +33,7 @@ from engine.kernels.linear import (
     project,
 )
 from engine.kernels.tiles import cover
-from engine.model.experts import FeedForward
+from engine.model.experts import FeedForward, Mixture
 from engine.model.operations import open_operations
 from engine.model.rope import RotaryTable
 from engine.model.rows import StepRows
@@ -63,6 +63,9 @@ class Decoder:
         self.experts = weights.experts
         self._weights = weights
         self._backend = backend
+        hashed = self.info.experts.hashed if self.info.experts else 0
+        blocks = [layer.block for layer in weights.layers[:hashed]]
+        self._hashed = [block for block in blocks if isinstance(block, Mixture)]
         self._device = weights.embedding.device
         self._rotary = rotary
         self._operations = open_operations(
@@ -147,6 +150,8 @@ class Decoder:
         rotation = self._rotary.at(self._padded(step.positions, padding))
         operations = self._operations
         plan = operations.plan(step)
+        for mixture in self._hashed:
+            mixture.foresee(step.token_ids)
         hidden = self._weights.embedding.index_select(0, self._padded(step.token_ids, padding))
         hidden = hidden.float()
         mixed = hidden.new_zeros(rows + padding, self.info.heads * self.info.head_dim)
@@ -161,7 +166,7 @@ class Decoder:
                 inner = operations.gate(project(block.gate_up, normed, tiles))
                 hidden.add_(project(block.down, inner, tiles))
             else:
-                hidden.add_(block.compute(normed, rows, tiles, operations.gate))
+                hidden.add_(block.compute(normed, step.token_ids, tiles, operations.gate))
             if index in layers:
                 taps[layers.index(index)] = hidden[:rows]
         return self._logits(hidden, step.logit_rows.to(self._device)), taps

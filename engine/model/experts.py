@@ -3,7 +3,9 @@
 A router's choice is its k largest logits, the lower expert of equals; an expert's weight is its
 softmax over all, over their sum for those chosen where the model wants that. A row's experts are
 added in the order of their numbers, so that nothing depends on which other rows there are. As in
-Mixtral (Jiang et al. 2024); a shared expert, gated by a sigmoid, as in Qwen2-MoE.
+Mixtral (Jiang et al. 2024); a shared expert, gated by a sigmoid, as in Qwen2-MoE. In a hashed
+layer, as DeepSeek-V4 has them, a table names a token's experts and the router only weighs them:
+known before anything is computed, they are read from the disk meanwhile.
 
 Dims: R rows, padding among them; n rows of the step, E experts, k of a row, I width of one.
 """
@@ -54,19 +56,27 @@ class Mixture:
     router: Linear
     shared: FeedForward | None
     cache: ExpertCache[FeedForward]
+    table: Tensor | None  # [V, k] int64: each token's experts, ascending; null where rows choose
 
     @property
     def linears(self) -> tuple[Linear, ...]:
         """The projections that all rows of a step go through."""
         return (self.router, *(self.shared.linears if self.shared else ()))
 
-    def compute(self, rows: Tensor, count: int, tiles: tuple[int, ...], gate: Gate) -> Tensor:
-        """Return the mixed output of rows [R, hidden] in `tiles`; zeros behind the first `count`.
+    def foresee(self, tokens: Tensor) -> None:
+        """Have the experts read that tokens [n] are bound for, if a table says so."""
+        if self.table is not None:
+            self.cache.foresee(self.layer, np.unique(self.table[tokens].numpy()))
+
+    def compute(self, rows: Tensor, tokens: Tensor, tiles: tuple[int, ...], gate: Gate) -> Tensor:
+        """Return the mixed output of rows [R, hidden] in `tiles`; zeros behind `tokens` [n].
 
         `gate` is SwiGLU's.
         """
+        count = len(tokens)
         logits = project(self.router, rows, tiles)[:count]
-        chosen, weights = routed(logits[:, : self.shape.count], self.shape)
+        named = None if self.table is None else self.table[tokens]
+        chosen, weights = routed(logits[:, : self.shape.count], self.shape, named)
         mixed = torch.zeros_like(rows)
         numbers, places = _by_expert(chosen.numpy())
         flat = weights.flatten()
@@ -85,11 +95,16 @@ class Mixture:
         return mixed
 
 
-def routed(logits: Tensor, shape: Experts) -> tuple[Tensor, Tensor]:
-    """Return each row's experts [n, k], ascending, and their weights, of router logits [n, E]."""
-    # of the logits: two may differ where their softmax does not
-    best = torch.sort(logits, dim=1, descending=True, stable=True).indices[:, : shape.used]
-    chosen = best.sort(dim=1).values
+def routed(logits: Tensor, shape: Experts, named: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return each row's experts [n, k], ascending, and their weights, of router logits [n, E].
+
+    They are the ones `named` [n, k] where a table has chosen.
+    """
+    chosen = named
+    if chosen is None:
+        # of the logits: two may differ where their softmax does not
+        best = torch.sort(logits, dim=1, descending=True, stable=True).indices[:, : shape.used]
+        chosen = best.sort(dim=1).values
     weights = torch.softmax(logits, dim=1).gather(1, chosen)
     if shape.normalised:
         # column by column: a reduction's order could depend on the number of rows

@@ -104,6 +104,7 @@ def load_weights(
             router=exact.prepare(tensor(f"{name}.router.weight", rows, hidden), None),
             shared=None if width is None else feed_forward(f"{name}.shared", width),
             cache=experts,
+            table=_table(file, layer) if layer < shape.hashed else None,
         )
 
     shape, heat, exact = architecture.experts, file.header.expert_heat, Fp32Backend()
@@ -117,6 +118,7 @@ def load_weights(
             *(architecture.layers, shape.count),
             size=expert_cache_size,
             heat=None if heat is None else np.array(heat, dtype=np.int64),
+            expect=lambda layer, expert: _read_ahead(file, layer, expert),
         )
     vocabulary = (architecture.vocab_size, hidden)
     embedding = tensor("embedding.weight", *vocabulary).to(backend.kept)
@@ -144,6 +146,23 @@ def load_weights(
 
 def _expert_name(layer: int, expert: int) -> str:
     return f"layers.{layer}.mlp.experts.{expert}"
+
+
+def _read_ahead(file: ModelFile, layer: int, expert: int) -> None:
+    for part in ("gate_up", "down"):
+        file.will_need(f"{_expert_name(layer, expert)}.{part}.weight")
+
+
+def _table(file: ModelFile, layer: int) -> Tensor:
+    """Return a hashed layer's experts by token. Raises InvalidModelFile."""
+    name, shape = f"layers.{layer}.mlp.experts_by_token", file.header.model.architecture
+    table, experts = file.integers(name), shape.experts
+    assert experts is not None
+    if table.shape != (shape.vocab_size, experts.used):
+        raise InvalidModelFile(f"{file.path}: {name} has shape {table.shape}")
+    if table.min() < 0 or table.max() >= experts.count or (np.diff(table) <= 0).any():
+        raise InvalidModelFile(f"{file.path}: {name} names experts that cannot be")
+    return torch.from_numpy(table).long()
 
 
 def _check_experts(file: ModelFile, experts: Experts) -> None:

@@ -11,6 +11,8 @@ from transformers import MixtralConfig, MixtralForCausalLM, Qwen2MoeConfig, Qwen
 
 MIXTRAL = TinyShape(experts=8, used=2, tied_embeddings=False)
 QWEN2_MOE = TinyShape(experts=6, used=3, shared=96, biases=True, seed=4)
+# synthetic: no published model of these families has hashed layers
+HASHED = TinyShape(experts=6, used=2, hashed=1, seed=7)
 MIXTURES = {"mixtral": MIXTRAL, "qwen2-moe": QWEN2_MOE}
 
 

@@ -39,6 +39,7 @@ class TinyShape:
     experts: int = 0  # of each layer, `used` of them by a row; 0 is dense
     used: int = 2
     shared: int | None = None  # width of the expert that every row takes
+    hashed: int = 0  # first layers whose experts a table names by token
 
     @property
     def family(self) -> str:
@@ -71,10 +72,11 @@ def write_tiny_gguf(
     add_bos: bool = False,
     without: Sequence[str] = (),
     extra: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
+    weights: dict[str, np.ndarray] | None = None,
 ) -> Path:
     """Write a random model of this shape; the same shape gives the same bytes.
 
-    `without` leaves tensors out, `extra` adds metadata.
+    `without` leaves tensors out, `extra` adds metadata, `weights` are used instead of random ones.
     """
     writer = gguf.GGUFWriter(path, architecture or shape.family)
     writer.add_name("tiny")
@@ -106,14 +108,11 @@ def write_tiny_gguf(
     if chat_template is not None:
         writer.add_chat_template(chat_template)
     extra(writer)
-    for name, values in random_weights(shape).items():
+    for name, values in (weights or random_weights(shape)).items():
         if name in without:
             continue
-        if (
-            values.ndim > 1
-            and "gate_inp" not in name
-            and quantisation != gguf.GGMLQuantizationType.F32
-        ):
+        routes = "gate_inp" in name or "tid2eid" in name
+        if values.ndim > 1 and not routes and quantisation != gguf.GGMLQuantizationType.F32:
             writer.add_tensor(
                 name, gguf.quants.quantize(values, quantisation), raw_dtype=quantisation
             )
@@ -185,6 +184,10 @@ def random_weights(shape: TinyShape) -> dict[str, np.ndarray]:
             f"{block}.ffn_norm.weight": vector(shape.hidden),
         }
         weights |= feed_forward(block)
+        if layer < shape.hashed:
+            first = np.arange(vocab_size)[:, None] + layer
+            table = (first + np.arange(shape.used)) % shape.experts
+            weights[f"{block}.ffn_gate_tid2eid.weight"] = table.astype(np.int32)
         if shape.biases:
             for part, size in (("q", query), ("k", key_value), ("v", key_value)):
                 weights[f"{block}.attn_{part}.bias"] = vector(size) - 1

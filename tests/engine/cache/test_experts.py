@@ -130,3 +130,21 @@ def test_a_layer_s_step_may_use_more_than_are_kept(size):
     for _ in range(3):
         assert take(cache, 2, dict.fromkeys(range(EXPERTS), 1)) == [f"2.{e}" for e in range(6)]
         assert cache.counters.kept == size
+
+
+def test_only_what_is_not_at_hand_is_expected_before_any_of_it_is_prepared():
+    events: list[tuple[str, int, int]] = []
+
+    def heard(what: str):
+        return lambda layer, expert: events.append((what, layer, expert))
+
+    cache = ExpertCache(
+        lambda layer, expert: heard("prepared")(layer, expert) or f"{layer}.{expert}",
+        *(LAYERS, EXPERTS),
+        size=LAYERS,  # the first expert of each
+        expect=heard("expected"),
+    )
+    events.clear()
+    take(cache, 1, {0: 1, 2: 1, 4: 1})
+    kinds = ["expected", "expected", "prepared", "prepared"]
+    assert events == [(kind, 1, expert) for kind, expert in zip(kinds, (2, 4, 2, 4), strict=True)]

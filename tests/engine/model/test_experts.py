@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 import torch
 from block_models import chunk_of
+from dense_llama import DenseLlama
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mixtures import MIXTURES, reference_logits
+from mixtures import HASHED, MIXTURES, reference_logits
 from packed_steps import OneByOne, Packer
-from tiny_models import write_tiny_gguf
+from tiny_models import TinyShape, random_weights, write_tiny_gguf
 
+from engine.dfm.container import ModelFile
 from engine.dfm.conversion import convert_gguf
 from engine.dfm.header import Experts
-from engine.errors import UnsupportedModel
+from engine.errors import InvalidModelFile, UnsupportedModel
 from engine.kernels.cpu.library import open_library
 from engine.model.experts import routed
 from engine.model.loading import load_decoder
@@ -28,15 +31,16 @@ TOKENS = torch.randint(269, (60,), generator=torch.Generator().manual_seed(3)).t
 
 @pytest.fixture(
     scope="module",
-    params=[(name, quant) for name in MIXTURES for quant in ("f32", "q4")],
+    params=[("mixtral", "f32"), ("mixtral", "q4"), ("qwen2-moe", "q4"), ("hashed", "q8")],
     ids="-".join,
 )
 def model(request, tmp_path_factory):
-    """A mixture's shape and file."""
+    """A mixture's file."""
     name, quant_type = request.param
+    shape = {**MIXTURES, "hashed": HASHED}[name]
     folder = tmp_path_factory.mktemp("mixture")
-    source = write_tiny_gguf(folder / "tiny.gguf", MIXTURES[name])
-    return MIXTURES[name], convert_gguf(source, folder / "tiny.dfm", quant_type=quant_type)
+    source = write_tiny_gguf(folder / "tiny.gguf", shape)
+    return convert_gguf(source, folder / "tiny.dfm", quant_type=quant_type)
 
 
 @pytest.mark.parametrize("name", MIXTURES)
@@ -51,9 +55,8 @@ def test_a_mixture_has_the_logits_of_its_reference(tmp_path, name):
 @settings(max_examples=8)
 @given(seed=st.integers(0, 2**32 - 1), requests=st.integers(1, 5))
 def test_a_packed_row_has_the_bits_of_a_row_alone_whatever_is_at_hand(model, seed, requests):
-    _, path = model
-    packed = load_decoder(path, threads=1, kv_tokens=1024, expert_cache_size=1 + seed % 8)
-    standard = OneByOne(load_decoder(path, threads=2, kv_tokens=16384))
+    packed = load_decoder(model, threads=1, kv_tokens=1024, expert_cache_size=1 + seed % 8)
+    standard = OneByOne(load_decoder(model, threads=2, kv_tokens=16384))
     packer = Packer(
         packed,
         random.Random(seed),
@@ -126,3 +129,66 @@ def test_whole_steps_of_a_mixture_are_refused_and_left_to_what_can(tmp_path):
         load_decoder(path, backend="blocks", kv_tokens=16)
     native = open_library() is not None
     assert load_decoder(path, kv_tokens=16).backend == ("block_linear" if native else "fp32")
+
+
+def test_a_hashed_layer_is_the_dense_one_that_its_table_names(tmp_path):
+    """Given a table of one expert by token, a text of its tokens is a dense model's."""
+    shape = TinyShape(experts=3, used=1, hashed=2, seed=5)
+    weights = random_weights(shape)
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", shape)
+    path = convert_gguf(source, tmp_path / "tiny.dfm", quant_type="f32")
+    decoder = load_decoder(path, threads=1, kv_tokens=64)
+    for rest in range(3):
+        dense = {name: values for name, values in weights.items() if "ffn_gate_" not in name}
+        for layer in range(2):
+            for part in ("gate", "up", "down"):
+                stack = weights[f"blk.{layer}.ffn_{part}_exps.weight"]
+                dense[f"blk.{layer}.ffn_{part}.weight"] = stack[(rest + layer) % 3]
+        dense = {name: values for name, values in dense.items() if "_exps" not in name}
+        plain = write_tiny_gguf(tmp_path / f"{rest}.gguf", weights=dense)
+        tokens = [3 * number + rest for number in range(40)]
+        expected = DenseLlama(plain).logits(tokens)
+        logits = decoder.forward(chunk_of(tokens, 0, len(tokens)))
+        assert (logits - expected).abs().max() < 1e-5 * expected.abs().max()
+
+
+def test_what_a_table_names_is_asked_of_the_disk_before_anything_is_computed(tmp_path, monkeypatch):
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", HASHED)
+    path = convert_gguf(source, tmp_path / "tiny.dfm", quant_type="f32")
+    decoder = load_decoder(path, threads=1, kv_tokens=16, expert_cache_size=1)
+    events = []
+    monkeypatch.setattr(ModelFile, "will_need", lambda _, name: events.append(name))
+    attend = decoder._attend
+    monkeypatch.setattr(decoder, "_attend", lambda *a: (events.append("attend"), attend(*a)))
+    decoder.forward(chunk_of([8, 9], 0, 2))  # their experts are 2, 3 and 3, 4
+    asked = events[: events.index("attend")]
+    parts = ("down", "gate_up")
+    names = [
+        f"layers.0.mlp.experts.{expert}.{part}.weight" for expert in (2, 3, 4) for part in parts
+    ]
+    assert sorted(asked) == names
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (lambda table: table + 1, "experts that cannot be"),
+        (lambda table: table * 0, "experts that cannot be"),
+        (lambda table: table.astype(np.float32), "not I32"),
+    ],
+)
+def test_a_table_that_names_no_expert_or_one_twice_is_refused(tmp_path, changed, said):
+    weights = random_weights(HASHED)
+    name = "blk.0.ffn_gate_tid2eid.weight"
+    weights[name] = changed(weights[name])
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", HASHED, weights=weights)
+    with pytest.raises(InvalidModelFile, match=said):
+        convert_gguf(source, tmp_path / "tiny.dfm", quant_type="f32")
+
+
+def test_a_hashed_layer_behind_a_routed_one_is_refused(tmp_path):
+    weights = random_weights(HASHED)
+    weights["blk.1.ffn_gate_tid2eid.weight"] = weights.pop("blk.0.ffn_gate_tid2eid.weight")
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", HASHED, weights=weights)
+    with pytest.raises(UnsupportedModel, match="hashed"):
+        convert_gguf(source, tmp_path / "tiny.dfm", quant_type="f32")
