@@ -49,6 +49,9 @@ COMMANDS: dict[str, Entry] = {
     "eval": Entry(
         "engine.evaluation_cli", "Measure what a model file is worth: perplexity.", lasts=True
     ),
+    "experts": Entry(
+        "engine.experts_cli", "Count which experts of a mixture are chosen.", lasts=True
+    ),
     "train-head": Entry(
         "engine.training_cli", "Train a draft head on the model's own answers.", lasts=True
     ),

@@ -106,8 +106,11 @@ def _played(loop: DecodeLoop, workload: Workload) -> Run:
             counters=done.counters,
         )
 
+    before = loop.stats().caches.experts
     began = time.perf_counter()
     done = complete(loop, requests(), concurrency=workload.concurrency, observe=take)
     answers = {completion.request_id: answer(completion) for completion in done}
     elapsed_ms = (time.perf_counter() - began) * 1e3
-    return steps.run(tuple(answers[ask.id] for ask in workload.asks), elapsed_ms)
+    run = steps.run(tuple(answers[ask.id] for ask in workload.asks), elapsed_ms)
+    after = loop.stats().caches.experts
+    return msgspec.structs.replace(run, experts=after.since(before) if after and before else None)
