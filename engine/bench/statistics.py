@@ -45,6 +45,7 @@ class Figures(msgspec.Struct, frozen=True):
     hit_rate: float | None
     rejection_rate: float | None
     cached_share: float | None  # of accepted tokens, those only the shared cache had proposed
+    head_ms: float | None  # a draft of the block head for one request
     peak_memory_bytes: int
 
 
@@ -84,6 +85,7 @@ def figures(
             if counters and counters.accepted_tokens
             else None
         ),
+        head_ms=runs[0].head_ms,
         peak_memory_bytes=max(run.peak_memory_bytes for run in runs),
     )
 

@@ -1,4 +1,7 @@
-"""Variants of our own engine that can run beside it: each is a line of this table."""
+"""Variants of our own engine that can run beside it: each is a line of this table, or a head file.
+
+A head file is written `NAME=FILE`, so that heads can be compared with each other.
+"""
 
 from __future__ import annotations
 
@@ -35,3 +38,16 @@ VARIANTS: dict[str, Variant] = {
     "undegraded": Variant("drafts even where they do not pay", {"degrade_policy": "never"}),
     "warm": Variant("the same prompts were answered before", {"draft": True}, warm=True),
 }
+
+
+def variant(spec: str) -> Variant:
+    """Return the variant of a name, or the one with the head of `NAME=FILE`. Raises KeyError."""
+    _, given, file = spec.partition("=")
+    if given:
+        return Variant(f"drafts with the head {file}", {"draft": True, "draft_head": file})
+    return VARIANTS[spec]
+
+
+def arm_name(spec: str) -> str:
+    """Return what a variant is called in tables."""
+    return spec.partition("=")[0]
