@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from engine.bench.peers import PEERS
-from engine.bench.variants import OURS, VARIANTS, arm_name
+from engine.bench.variants import NAMED, OURS, arm_name, chosen_variants
 from engine.dfm.catalogue import models_folder, resolve
 from engine.generation_cli import engine_config, engine_options
 from engine.prompts import TASKS
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from engine.config import EngineConfig
 
 NAME = "dflash"  # of our arm
-NAMED = [name for name in VARIANTS if name != OURS]
 DEFAULT_VARIANTS = "verifier-only,restart"
 FILE = click.Path(dir_okay=False, path_type=Path)
 EXISTING = click.Path(dir_okay=False, exists=True, path_type=Path)
@@ -128,11 +127,14 @@ def _compare(home: Path, path: Path, concurrencies: list[int], options: dict[str
     from engine.bench.report import draw, show
     from engine.bench.workers import Worker
 
-    peers = _known(_listed(options["peers"]), PEERS, "--peers")
+    peers = _names(options["peers"], PEERS, "--peers")
     chosen = options["variants"]
     if chosen is None:
         chosen = "" if peers else DEFAULT_VARIANTS
-    variants = _variants(chosen)
+    try:
+        variants = chosen_variants(chosen, (NAME, *PEERS))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--variants") from None
     by_category = _numbers(options["by_category"], "--by-category")
     asks = _asks(path, options)
     cells = cells_of(asks, concurrencies, by_category, options["waves"])
@@ -359,32 +361,14 @@ def _fetching(stage: str, _done: int, _total: int | None) -> None:
     click.echo(stage, err=True)
 
 
-def _variants(text: str) -> list[str]:
-    specs = _listed(text)
-    heads = [spec for spec in specs if "=" in spec]
-    _known([spec for spec in specs if spec not in heads], NAMED, "--variants")
-    for spec in heads:
-        file = spec.partition("=")[2]
-        if not Path(file).is_file():
-            raise click.BadParameter(f"there is no head file {file}", param_hint="--variants")
-    taken = [NAME, *PEERS, *map(arm_name, specs)]
-    if "" in taken or len(set(taken)) < len(taken):
-        raise click.BadParameter("every head needs a name of its own", param_hint="--variants")
-    return specs
-
-
-def _listed(text: str) -> list[str]:
-    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-
-
-def _known(names: Sequence[str], known: Iterable[str], option: str) -> list[str]:
-    """Return the names if all are known."""
+def _names(text: str, known: Sequence[str] | dict[str, Any], option: str) -> list[str]:
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     unknown = [name for name in names if name not in known]
     if unknown:
         raise click.BadParameter(
             f"{', '.join(unknown)}: there is {', '.join(known)}", param_hint=option
         )
-    return list(names)
+    return names
 
 
 def _numbers(text: str, option: str) -> list[int]:
