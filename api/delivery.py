@@ -96,11 +96,17 @@ class Delivery:
             for request_id in request_ids:
                 self._streams.pop(request_id, None)
 
-    def deliver(self, request_id: str, blocks: Sequence[CommittedBlock]) -> None:
-        """Offer committed blocks to their stream, if anyone reads them as they come."""
+    def shows_blocks(self, request_id: str) -> bool:
+        """Whether there is a stream whose reader wants blocks as they come."""
         with self._lock:
             stream = self._streams.get(request_id)
-        if stream is not None and stream.shows_blocks:
+        return stream is not None and stream.shows_blocks
+
+    def deliver(self, request_id: str, blocks: Sequence[CommittedBlock]) -> None:
+        """Offer committed blocks to their stream, if it is open."""
+        with self._lock:
+            stream = self._streams.get(request_id)
+        if stream is not None:
             stream.put(blocks)
 
     def finish(self, summary: RequestSummary) -> None:

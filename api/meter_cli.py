@@ -96,7 +96,13 @@ def record(
 @click.option("--requests", type=click.IntRange(1, 256), default=4, show_default=True)
 @click.option("--tokens", type=click.IntRange(10, 10**5), default=512, show_default=True)
 @click.option("--block-tokens", type=click.IntRange(1, 16), default=2, show_default=True)
-@click.option("--batch-steps", type=click.IntRange(1, 256), default=1, show_default=True)
+@click.option(
+    "--batch-steps",
+    type=click.IntRange(1, 256),
+    default=5,
+    show_default=True,
+    help="Steps recorded at once: a gateway gathers those of a tenth of a second.",
+)
 @click.option("--repeats", type=click.IntRange(1, 100), default=5, show_default=True)
 @click.option("--sampler-seconds", type=FiniteRange(0.1, 600), default=5.0, show_default=True)
 @click.option(

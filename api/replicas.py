@@ -58,6 +58,10 @@ class NotingSink:
     sink: BlockSink
     efficiency: Efficiency
 
+    def shows_blocks(self, request_id: str) -> bool:
+        """Whether anyone reads them as they come."""
+        return self.sink.shows_blocks(request_id)
+
     def deliver(self, request_id: str, blocks: Sequence[CommittedBlock]) -> None:
         """Pass the blocks on."""
         self.sink.deliver(request_id, blocks)

@@ -182,7 +182,7 @@ class _Repeated:
         cls, evidence: Evidence, steps: Iterable[StepRecord], vocab_size: int, tolerance: int
     ) -> _Repeated:
         assert evidence.summary is not None
-        stored = tuple(event for event in evidence.events if isinstance(event, BlockBody))
+        stored = tuple(bodies.blocks(evidence.events))
         if tolerance and not stored and evidence.summary.output_tokens:
             raise CannotAudit("the block detail is gone, and the arithmetic here is another")
         left = evidence.summary.output_tokens

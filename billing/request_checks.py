@@ -17,7 +17,8 @@ from billing.request_evidence import Evidence
 from billing.review_items import OPEN_STATES
 from billing.settlement import TEST_MODE
 from billing.signing import ALGORITHM
-from metering.bodies import BlockBody, EnergyBody, TerminalBody
+from metering import bodies
+from metering.bodies import EnergyBody, TerminalBody
 from metering.events import FINAL_STATUSES, EnergyClass
 from metering.ingestion.outside import ROUTE as OUTSIDE
 
@@ -48,7 +49,7 @@ Figure = tuple[str, object, object]
 
 
 def _events(evidence: Evidence) -> Iterator[Figure]:
-    blocks = [event for event in evidence.events if isinstance(event, BlockBody)]
+    blocks = bodies.blocks(evidence.events)
     indexes = [block.block_index for block in blocks]
     yield "block events are without gaps", list(range(len(blocks))), indexes
 

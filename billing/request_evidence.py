@@ -22,7 +22,7 @@ from billing.tables import (
     transfers,
 )
 from metering import bodies
-from metering.bodies import BlockBody, Body
+from metering.bodies import Fact
 from metering.events import EventKind, RequestSummary
 from metering.tables import request_summaries, requests, usage_events
 
@@ -37,7 +37,7 @@ class Evidence:
     """What the database holds about one request, from the engine's events to the receipt."""
 
     request: OneRow
-    events: tuple[Body, ...]
+    events: tuple[Fact, ...]
     summary: RequestSummary | None
     lines: Rows
     transfers: Rows  # each with the kinds of its accounts, as `debit_kind` and `credit_kind`
@@ -53,7 +53,7 @@ class Evidence:
         if self.compaction is not None:
             row = self.compaction
             return row.blocks, row.tokens, row.accepted_tokens
-        blocks = [event for event in self.events if isinstance(event, BlockBody)]
+        blocks = bodies.blocks(self.events)
         tokens = sum(len(block.token_ids) for block in blocks)
         return len(blocks), tokens, sum(block.accepted_tokens for block in blocks)
 
@@ -114,7 +114,9 @@ def _page(connection: Connection, page: Sequence[OneRow]) -> Iterator[Evidence]:
         yield Evidence(
             request=request,
             events=tuple(
-                bodies.read(EventKind(event.kind), event.body) for event in events[request.id]
+                fact
+                for event in events[request.id]
+                for fact in bodies.read(EventKind(event.kind), event.body)
             ),
             summary=(
                 None if summary is None else msgspec.json.decode(summary.body, type=RequestSummary)

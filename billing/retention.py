@@ -36,8 +36,7 @@ from billing.review_items import OPEN_STATES
 from billing.review_tables import review_opinions
 from billing.rows import insert_once
 from billing.tables import review_items
-from metering import clock, event_log
-from metering.bodies import BlockBody
+from metering import bodies, clock, event_log
 from metering.events import FINAL_STATUSES, EventKind
 from metering.ingestion.outside import ROUTE as OUTSIDE
 from metering.prepared import Prepared
@@ -245,11 +244,7 @@ def _compact(connection: Connection, tenant_id: str, ids: Iterable[str]) -> None
     """Put what blocks came to in their place, if that is what their summary says."""
     now = clock.now_us()
     for request_id in ids:
-        blocks = [
-            body
-            for body in event_log.of_request(connection, request_id)
-            if isinstance(body, BlockBody)
-        ]
+        blocks = bodies.blocks(event_log.of_request(connection, request_id))
         summary = connection.execute(
             select(
                 request_summaries.c.blocks,

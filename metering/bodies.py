@@ -7,7 +7,7 @@ bodies, so the live meter and a restart that reads them back cannot disagree.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -29,7 +29,7 @@ class Likely(msgspec.Struct, frozen=True, array_like=True):
     logprob_unats: int | None
 
 
-class BlockBody(msgspec.Struct, frozen=True):
+class BlockBody(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tokens were emitted: the part of a block record that was committed.
 
     `token_ids`, `pieces`, `logprobs_unats` and `entropies_unats` are parallel, and so is
@@ -59,6 +59,15 @@ class BlockBody(msgspec.Struct, frozen=True):
     forced: tuple[int, ...] = ()  # indexes of tokens to which a grammar left no alternative
     # The likeliest tokens beside each; empty unless the request asked for them.
     alternatives: tuple[tuple[Likely, ...], ...] = ()
+
+
+class BlockRun(msgspec.Struct, frozen=True):
+    """Consecutive blocks of one request that were committed together, one at least.
+
+    They are one event: what an event takes by itself is as much as what a block states.
+    """
+
+    blocks: tuple[BlockBody, ...]
 
 
 class EnergyBody(msgspec.Struct, frozen=True):
@@ -99,7 +108,8 @@ class TerminalBody(msgspec.Struct, frozen=True):
     detail: str | None
 
 
-Body = BlockBody | EnergyBody | TerminalBody
+Body = BlockRun | EnergyBody | TerminalBody  # of an event
+Fact = BlockBody | EnergyBody | TerminalBody  # what is folded
 
 
 class UsageEvent(msgspec.Struct, frozen=True):
@@ -117,21 +127,25 @@ class UsageEvent(msgspec.Struct, frozen=True):
 
 
 def state(body: Body, tenant_id: str, event_time_us: int) -> UsageEvent:
-    """Give a body its identity: the id follows from what is stated, the hash from how."""
+    """Give a body its identity: the id follows from what is stated, the hash from how.
+
+    A run goes by its first block's index.
+    """
     match body:
-        case BlockBody():
-            kind, index = EventKind.BLOCK, body.block_index
+        case BlockRun():
+            request_id = body.blocks[0].request_id
+            kind, index = EventKind.BLOCK, body.blocks[0].block_index
         case EnergyBody():
-            kind, index = EventKind.ENERGY, body.index
+            request_id, kind, index = body.request_id, EventKind.ENERGY, body.index
         case TerminalBody():
-            kind, index = EventKind.TERMINAL, 0
+            request_id, kind, index = body.request_id, EventKind.TERMINAL, 0
     text = canonical_json.encode(body)
     return UsageEvent(
         tenant_id=tenant_id,
         source=SOURCE,
-        id=f"{body.request_id}/{kind.value}/{index}",
+        id=f"{request_id}/{kind.value}/{index}",
         kind=kind,
-        request_id=body.request_id,
+        request_id=request_id,
         index=index,
         body=text,
         body_sha256=canonical_json.sha256(text),
@@ -139,15 +153,27 @@ def state(body: Body, tenant_id: str, event_time_us: int) -> UsageEvent:
     )
 
 
-def read(kind: EventKind, text: str) -> Body:
-    """Decode a stored body."""
+def read(kind: EventKind, text: str) -> tuple[Fact, ...]:
+    """Decode a stored body; a run into its blocks."""
     match kind:
         case EventKind.BLOCK:
-            return msgspec.json.decode(text, type=BlockBody)
+            return read_blocks(text)
         case EventKind.ENERGY:
-            return msgspec.json.decode(text, type=EnergyBody)
+            return (msgspec.json.decode(text, type=EnergyBody),)
         case EventKind.TERMINAL:
-            return msgspec.json.decode(text, type=TerminalBody)
+            return (msgspec.json.decode(text, type=TerminalBody),)
+
+
+def read_blocks(text: str) -> tuple[BlockBody, ...]:
+    """Decode a stored run; the logs of earlier versions have every block by itself."""
+    if text.startswith('{"blocks":'):
+        return msgspec.json.decode(text, type=BlockRun).blocks
+    return (msgspec.json.decode(text, type=BlockBody),)
+
+
+def blocks(facts: Iterable[Fact]) -> list[BlockBody]:
+    """Those of these that are blocks, in their order."""
+    return [fact for fact in facts if isinstance(fact, BlockBody)]
 
 
 def block_body(step: StepRecord, block: BlockRecord, work: Work, vocab_size: int) -> BlockBody:
@@ -209,9 +235,9 @@ def _likely(beside: Sequence[Alternative]) -> tuple[Likely, ...]:
 
 
 def _unats(logprob: float) -> int | None:
-    if not math.isfinite(logprob) or logprob > LOGPROB_MAX:
+    if not -math.inf < logprob <= LOGPROB_MAX:  # nor is NaN
         return None
-    return min(0, round(logprob * 1e6))
+    return round(logprob * 1e6) if logprob < 0 else 0
 
 
 def _finite_unats(value: float) -> int | None:

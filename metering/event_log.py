@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from metering import bodies
-from metering.bodies import Body, UsageEvent
+from metering.bodies import Fact, UsageEvent
 from metering.clock import now_us
 from metering.errors import EventConflict
 from metering.events import EventKind
@@ -47,14 +47,14 @@ def append(connection: Connection, events: Sequence[UsageEvent]) -> None:
         _check_equal(connection, events)
 
 
-def of_request(connection: Connection, request_id: str) -> list[Body]:
+def of_request(connection: Connection, request_id: str) -> list[Fact]:
     """Everything stated about a request, in the order in which it was stated."""
     rows = connection.execute(
         select(usage_events.c.kind, usage_events.c.body)
         .where(usage_events.c.request_id == request_id)
         .order_by(usage_events.c.seq)
     )
-    return [bodies.read(EventKind(kind), body) for kind, body in rows]
+    return [fact for kind, body in rows for fact in bodies.read(EventKind(kind), body)]
 
 
 def _insert_ignoring(dialect: str) -> Insert:

@@ -84,6 +84,9 @@ class BudgetGate(Protocol):
 class BlockSink(Protocol):
     """Hands durable facts to whoever waits for them. Called after commit, never before."""
 
+    def shows_blocks(self, request_id: str) -> bool:
+        """Whether anyone reads the request's blocks as they come; changes nothing."""
+
     def deliver(self, request_id: str, blocks: Sequence[CommittedBlock]) -> None:
         """Offer consecutive committed blocks of a request to its stream; returns at once."""
 

@@ -1,8 +1,8 @@
 """One request's facts, folded into its summary as they come.
 
-It is fed with event bodies and nothing else, by the running recorder as by a restart that reads
-them back, so both arrive at the same summary. It never decides anything: what is cut, withheld
-or ended is stated in the bodies.
+It is fed with what events state and nothing else, by the running recorder as by a restart that
+reads them back, so both arrive at the same summary. It never decides anything: what is cut,
+withheld or ended is stated in them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from engine.records import DraftCounters, FinishReason
 from metering import confidence, content_hash
-from metering.bodies import BlockBody, Body, EnergyBody, TerminalBody
+from metering.bodies import BlockBody, EnergyBody, Fact, TerminalBody
 from metering.calibration import REQUEST, Calibration
 from metering.confidence import Score
 from metering.energy import by_choice, shown_uj
@@ -68,7 +68,12 @@ class RequestMeter:
         self.blocks = 0
         self.cached_input_tokens = 0
         self.verified_blocks = 0
-        self.drafting = DraftCounters()
+        self.output_tokens = 0
+        self.drafted_nodes = 0
+        self.drafted_depth = 0
+        self.verified_nodes = 0
+        self.accepted_tokens = 0
+        self.cached_tokens = 0
         self.sum_unats = 0
         self.low_unats = 0
         self.forced_tokens = 0
@@ -86,15 +91,15 @@ class RequestMeter:
         self._units_complete = 0
         self._weakest_unit: str | None = None
 
-    def fold(self, body: Body) -> None:
-        """Take one event, in the order of the log."""
-        match body:
+    def fold(self, fact: Fact) -> None:
+        """Take one fact, in the order of the log."""
+        match fact:
             case BlockBody():
-                self.fold_block(body)
+                self.fold_block(fact)
             case EnergyBody():
-                self.fold_energy(body)
+                self.fold_energy(fact)
             case TerminalBody():
-                if body.replaced_tail:
+                if fact.replaced_tail:
                     self.replace_tail()
 
     def fold_block(self, body: BlockBody) -> BlockEffect:
@@ -117,16 +122,12 @@ class RequestMeter:
         self.cached_input_tokens += body.cached_prompt_tokens
         self.verified_blocks += body.accepted_tokens > 0
         self.information_ubits += body.information_ubits or 0
-        drafting = self.drafting
-        self.drafting = DraftCounters(
-            steps=drafting.steps + 1,
-            emitted_tokens=drafting.emitted_tokens + len(body.token_ids),
-            drafted_nodes=drafting.drafted_nodes + body.drafted_nodes,
-            drafted_depth=drafting.drafted_depth + body.drafted_depth,
-            verified_nodes=drafting.verified_nodes + body.verified_nodes,
-            accepted_tokens=drafting.accepted_tokens + body.accepted_tokens,
-            cached_tokens=drafting.cached_tokens + body.cached_tokens,
-        )
+        self.output_tokens += len(body.token_ids)
+        self.drafted_nodes += body.drafted_nodes
+        self.drafted_depth += body.drafted_depth
+        self.verified_nodes += body.verified_nodes
+        self.accepted_tokens += body.accepted_tokens
+        self.cached_tokens += body.cached_tokens
         return BlockEffect(text, self._units_complete, scored)
 
     def fold_energy(self, body: EnergyBody) -> None:
@@ -154,6 +155,19 @@ class RequestMeter:
     def replace_tail(self) -> str:
         """Show an unfinished code point at the end as U+FFFD; returns what that adds."""
         return self._show(self._decode(b"", final=True))
+
+    @property
+    def drafting(self) -> DraftCounters:
+        """What its blocks say of drafting, added up."""
+        return DraftCounters(
+            steps=self.blocks,
+            emitted_tokens=self.output_tokens,
+            drafted_nodes=self.drafted_nodes,
+            drafted_depth=self.drafted_depth,
+            verified_nodes=self.verified_nodes,
+            accepted_tokens=self.accepted_tokens,
+            cached_tokens=self.cached_tokens,
+        )
 
     @property
     def output_sha256(self) -> str:
@@ -192,7 +206,7 @@ class RequestMeter:
             finish_reason=finish_reason.value,
             ended_by=ended_by,
             blocks=self.blocks,
-            tokens=self.drafting.emitted_tokens,
+            tokens=self.output_tokens,
             output_sha256=self.output_sha256,
             replaced_tail=replaced_tail,
             detail=detail,
@@ -210,7 +224,7 @@ class RequestMeter:
             len(self._units), self.segmenter.open_units(stopped=stopped)
         )
         units = (*self._units, *opened)
-        output_tokens = self.drafting.emitted_tokens
+        output_tokens = self.output_tokens
         scored = self._confidence()
         calibration = self.calibration
         admitted = self.admitted
@@ -314,7 +328,7 @@ class RequestMeter:
         return confidence.summarise(score, self.calibration.calibrated(REQUEST, score.geo_mean))
 
     def _score(self) -> Score | None:
-        tokens = self.drafting.emitted_tokens - self.forced_tokens
+        tokens = self.output_tokens - self.forced_tokens
         if not tokens or self.missing_scores:
             return None
         return Score(tokens, self.sum_unats, self.low_unats)

@@ -68,6 +68,10 @@ class Shown:
     def __init__(self, audience: Audience) -> None:
         self._audience = audience
 
+    def shows_blocks(self, request_id: str) -> bool:
+        """They are counted as they come."""
+        return True
+
     def deliver(self, request_id: str, blocks: Sequence[CommittedBlock]) -> None:
         """Note what is durable and may be shown."""
         self._audience.see(request_id, sum(len(block.token_ids) for block in blocks))

@@ -72,16 +72,17 @@ class Curve:
 
     def at(self, at_ns: int) -> Totals:
         """The totals at a time within the curve."""
-        if not self.start_ns <= at_ns <= self.end_ns:
-            raise ValueError(f"{at_ns} is outside of {self.start_ns} to {self.end_ns}")
-        right = bisect_right(self._at_ns, at_ns)
-        if right == len(self._at_ns):
-            return Totals(self._own_uj[-1], self._external_uj[-1])
-        past_ns = at_ns - self._at_ns[right - 1]
-        span_ns = self._at_ns[right] - self._at_ns[right - 1]
+        times, own, external = self._at_ns, self._own_uj, self._external_uj
+        if not times[0] <= at_ns <= times[-1]:
+            raise ValueError(f"{at_ns} is outside of {times[0]} to {times[-1]}")
+        right = bisect_right(times, at_ns)
+        if right == len(times):
+            return Totals(own[-1], external[-1])
+        left = right - 1
+        past_ns, span_ns = at_ns - times[left], times[right] - times[left]
         return Totals(
-            _between(self._own_uj, right, past_ns, span_ns),
-            _between(self._external_uj, right, past_ns, span_ns),
+            own[left] + (own[right] - own[left]) * past_ns // span_ns,
+            external[left] + (external[right] - external[left]) * past_ns // span_ns,
         )
 
     def forget_before(self, at_ns: int) -> None:
@@ -98,8 +99,3 @@ class Curve:
         """
         for values in (self._at_ns, self._own_uj, self._external_uj):
             values[1 : KNOTS_MAX // 2] = values[2 : KNOTS_MAX // 2 : 2]
-
-
-def _between(values: list[int], right: int, past_ns: int, span_ns: int) -> int:
-    low = values[right - 1]
-    return low + (values[right] - low) * past_ns // span_ns

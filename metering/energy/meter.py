@@ -26,7 +26,7 @@ CLOSE_TIMEOUT_S = 5.0  # a driver that hangs is left behind
 RETRY_PERIODS_MAX = 100  # a lost source is asked ever more rarely, at most so many periods apart
 MEASURING_S = 1.0  # how long update periods are looked for, at most
 MEASURING_POLL_S = 0.001
-AT_WILL_PERIODS = 4  # between two readings of what is read at requests and steps, too
+AT_WILL_PERIODS = 20  # between two readings of what is read at requests and steps, too
 PERIOD_S_MIN = 0.02  # sampling faster than that would cost more than it tells
 
 

@@ -8,6 +8,7 @@ from statistics import median_low
 import msgspec
 from sqlalchemy import Connection, select
 
+from metering import bodies
 from metering.bodies import SOURCE
 from metering.events import EventKind
 from metering.tables import usage_events
@@ -30,16 +31,6 @@ class StepRun(msgspec.Struct, frozen=True):
     busy_ns: int  # of all
 
 
-class _Block(msgspec.Struct, frozen=True):
-    """What of a block's event tells of its step."""
-
-    engine_epoch: str
-    step_index: int
-    start_ns: int
-    end_ns: int
-    token_ids: list[int]
-
-
 class _Step(msgspec.Struct):
     start_ns: int
     end_ns: int
@@ -47,28 +38,28 @@ class _Step(msgspec.Struct):
     tokens: int = 0
 
 
-def step_runs(connection: Connection, *, events_max: int = 20_000) -> list[StepRun]:
+def step_runs(connection: Connection, *, events_max: int = 5_000) -> list[StepRun]:
     """The latest blocks on record as runs, by engine process and concurrency; reads no more of
-    them than that. Empty where no block is kept.
+    their events than that. Empty where no block is kept.
     """
     events = usage_events.c
     rows = connection.execute(
-        select(events.body)
+        select(events.ingested_at_us, events.body)
         .where(events.kind == EventKind.BLOCK.value, events.source == SOURCE)
         .order_by(events.seq.desc())
         .limit(events_max)
-    )
+    ).all()
+    # The limit may have cut through what was committed with the oldest of them.
+    oldest = rows[-1].ingested_at_us if len(rows) == events_max else None
     steps: dict[tuple[str, int], _Step] = {}
-    count = 0
-    for (body,) in rows:
-        block = msgspec.json.decode(body, type=_Block)
-        key = (block.engine_epoch, block.step_index)
-        step = steps.setdefault(key, _Step(block.start_ns, block.end_ns))
-        step.requests += 1
-        step.tokens += len(block.token_ids)
-        count += 1
-    if count == events_max:
-        steps.pop(key)  # the limit may have cut through the oldest step
+    for ingested_at_us, body in rows:
+        if ingested_at_us == oldest:
+            continue
+        for block in bodies.read_blocks(body):
+            key = (block.engine_epoch, block.step_index)
+            step = steps.setdefault(key, _Step(block.start_ns, block.end_ns))
+            step.requests += 1
+            step.tokens += len(block.token_ids)
     runs: defaultdict[tuple[str, int, int], list[_Step]] = defaultdict(list)
     for (epoch, _), step in steps.items():
         runs[epoch, step.requests, step.start_ns // RUN_NS].append(step)

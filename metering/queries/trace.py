@@ -6,6 +6,7 @@ import msgspec
 from sqlalchemy import Connection, select
 
 from engine.records import Work
+from metering import bodies
 from metering.bodies import BlockBody
 from metering.events import EventKind
 from metering.tables import requests, usage_events
@@ -53,9 +54,11 @@ def trace(connection: Connection, request_id: str) -> RequestTrace:
     )
     blocks, cached = [], 0
     for text, at_us, started_at_us in rows:
-        body = msgspec.json.decode(text, type=BlockBody)
-        cached += body.cached_prompt_tokens
-        blocks.append(_block(body, at_us - started_at_us))
+        run = bodies.read_blocks(text)
+        last_ns = run[-1].end_ns  # which is when the event happened
+        for body in run:
+            cached += body.cached_prompt_tokens
+            blocks.append(_block(body, at_us - started_at_us - (last_ns - body.end_ns) // 1000))
     return RequestTrace(cached, tuple(blocks))
 
 

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from metering.bodies import Body, EnergyBody
+from metering.bodies import EnergyBody, Fact
 from metering.recorder.endings import Ending, Withheld
 from metering.request_meter import RequestMeter
 from metering.requests import AdmittedRequest
 
-KEPT_BODIES = 64  # folded since the meter was last copied, at most, or a batch more
+KEPT_FACTS = 64  # folded since the meter was last copied, at most, or a batch more
 
 
 @dataclass(slots=True, eq=False)
@@ -40,16 +40,16 @@ class LiveRequest:
     retry_at_ns: int = -1
     retries: int = 0
     _copy: RequestMeter = field(init=False)  # of the meter as it once was
-    _since: list[Body] = field(default_factory=list)  # what it was folded with after that
+    _since: list[Fact] = field(default_factory=list)  # what it was folded with after that
 
     def __post_init__(self) -> None:
         self._copy = self.meter.copy()
 
-    def keep(self, meter: RequestMeter, bodies: Sequence[Body]) -> None:
+    def keep(self, meter: RequestMeter, facts: Sequence[Fact]) -> None:
         """These are durable, and `meter` is the request's folded with them."""
         self.meter = meter
-        self._since += bodies
-        if len(self._since) > KEPT_BODIES:
+        self._since += facts
+        if len(self._since) > KEPT_FACTS:
             self._copy = meter.copy()
             self._since.clear()
 
@@ -61,8 +61,8 @@ class LiveRequest:
     def take_back(self) -> None:
         """Make `meter` again what is durable."""
         self.meter = self._copy.copy()
-        for body in self._since:
-            self.meter.fold(body)
+        for fact in self._since:
+            self.meter.fold(fact)
 
 
 @dataclass(slots=True)

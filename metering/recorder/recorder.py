@@ -316,11 +316,10 @@ class Recorder:
         return endings.finished(finish.reason, finish.detail)
 
     def _deliver(self, draft: Draft) -> None:
-        if not draft.blocks:
-            return
         request_id = draft.live.admitted.id
         try:
-            self._sink.deliver(request_id, [committed(*block) for block in draft.blocks])
+            if draft.blocks and self._sink.shows_blocks(request_id):
+                self._sink.deliver(request_id, [committed(*block) for block in draft.blocks])
         except Exception:
             log.exception("blocks.undelivered", request_id=request_id)
 

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, func, select
 
 from engine.records import Work
 from metering import bodies, canonical_json, event_log
-from metering.bodies import BlockBody, TerminalBody, UsageEvent
+from metering.bodies import BlockBody, BlockRun, TerminalBody, UsageEvent
 from metering.database import snapshot, transaction
 from metering.errors import EventConflict
 from metering.events import EndedBy, EventKind, RequestStatus
@@ -36,7 +36,7 @@ def body(index: int = 0, *words: str | bytes) -> BlockBody:
 
 
 def event(index: int = 0, *words: str | bytes, at_us: int = 1_700_000_000_123_456) -> UsageEvent:
-    return bodies.state(body(index, *words), "acme", at_us)
+    return bodies.state(BlockRun((body(index, *words),)), "acme", at_us)
 
 
 def count(database: Engine) -> int:

@@ -93,9 +93,9 @@ TAMPERED = {
     "the prompt": 'UPDATE requests SET prompt = \'{"prompt":"the and"}\' WHERE id = :id',
     "the seed": "UPDATE requests SET parameters = json_set(parameters, '$.seed', 77)"
     " WHERE id = :id",
-    "a token": "UPDATE usage_events SET body = json_set(body, '$.token_ids[0]', 5)"
+    "a token": "UPDATE usage_events SET body = json_set(body, '$.blocks[0].token_ids[0]', 5)"
     " WHERE request_id = :id AND kind = 'block' AND \"index\" = 0",
-    "a score": "UPDATE usage_events SET body = json_set(body, '$.logprobs_unats[0]', -1)"
+    "a score": "UPDATE usage_events SET body = json_set(body, '$.blocks[0].logprobs_unats[0]', -1)"
     " WHERE request_id = :id AND kind = 'block' AND \"index\" = 0",
     "the confidence": "UPDATE request_summaries SET body ="
     " json_set(body, '$.information_ubits', 1) WHERE request_id = :id",

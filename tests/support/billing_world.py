@@ -20,7 +20,7 @@ from billing.tariffs import Tariff
 from engine.records import Work
 from metering import event_log
 from metering import requests as usage
-from metering.bodies import BlockBody, Body, EnergyBody, TerminalBody, state
+from metering.bodies import BlockBody, BlockRun, Body, EnergyBody, TerminalBody, state
 from metering.events import RequestStatus, RequestSummary
 from metering.requests import AdmittedRequest
 from metering.tables import engine_counters, meter_windows, requests, tenants
@@ -175,7 +175,7 @@ def emit(connection: Connection, summary: RequestSummary, epoch: str = "engine-1
     """Write the usage events, counters and meter window that such a summary is folded from."""
     sizes = split(summary.output_tokens, [1] * summary.blocks) if summary.blocks else []
     stated: list[Body] = [
-        _block(summary, index, tokens, epoch) for index, tokens in enumerate(sizes)
+        BlockRun((_block(summary, index, tokens, epoch),)) for index, tokens in enumerate(sizes)
     ]
     energy = summary.energy
     stated.append(

@@ -207,6 +207,9 @@ class Sink:
         self.deferred: list[str] = []
         self._changed = threading.Condition()
 
+    def shows_blocks(self, request_id: str) -> bool:
+        return True
+
     def deliver(self, request_id: str, blocks: Sequence[CommittedBlock]) -> None:
         assert {block.request_id for block in blocks} == {request_id}
         self.blocks.extend(blocks)

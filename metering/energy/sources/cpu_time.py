@@ -44,4 +44,5 @@ class CpuTimeEstimate:
         return Reading(now_ns, energy_uj, 0)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Let go of the process."""
+        self._cpu.close()

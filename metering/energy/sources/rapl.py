@@ -89,7 +89,8 @@ class RaplPowercap:
         return Reading(now_ns, self._own_uj, self._external_uj, self._origin)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Let go of the engine's process."""
+        self._cpu.close()
 
 
 def _zones(root: Path) -> list[_Zone]:

@@ -78,7 +78,9 @@ def ended(
     ):
         body = bodies.block_body(step(0), each, Work(), VOCAB_SIZE)
         meter.fold(body)
-        event_log.append(connection, [bodies.state(body, tenant_id, ended_at_us)])
+        event_log.append(
+            connection, [bodies.state(bodies.BlockRun((body,)), tenant_id, ended_at_us)]
+        )
     end = meter.terminal(status, FinishReason.LENGTH, EndedBy.TENANT)
     summary = meter.summary(end, ended_at_us, energy(energy_uj))
     requests.finalise(connection, summary, meter.output)

@@ -31,7 +31,7 @@ from metering.database import snapshot
 from metering.events import EndedBy, EventKind, RequestStatus, RequestSummary
 from metering.recorder import batch as batches
 from metering.recorder import closer, energy_books, recorder
-from metering.recorder.live import KEPT_BODIES
+from metering.recorder.live import KEPT_FACTS
 from metering.tables import engine_counters, usage_events
 
 
@@ -117,7 +117,7 @@ def test_batches_that_fail_again_and_again_leave_the_summary_that_the_log_gives(
         rig.track("req_1")
         rig.gate.reaches["req_1"] = 10**6
         start_ns = clock.monotonic_ns()
-        for index in range(3 * KEPT_BODIES):
+        for index in range(3 * KEPT_FACTS):
             end_ns = clock.monotonic_ns()
             words = ("# One\n", "Two. \xe9", "```json\n[1,", "2]\n```\n")
             each = block(index, words[index % 4], accepted=1, drafted=2, logprob=-index / 1000)
@@ -125,8 +125,8 @@ def test_batches_that_fail_again_and_again_leave_the_summary_that_the_log_gives(
                 rig.recorder.on_steps([step(index, each, start_ns=start_ns, end_ns=end_ns)])
             start_ns = end_ns
             rig.recorder._closer.wake()
-            if index % KEPT_BODIES == KEPT_BODIES // 2:
-                wait_for_energy(rig, 1 + index // KEPT_BODIES)
+            if index % KEPT_FACTS == KEPT_FACTS // 2:
+                wait_for_energy(rig, 1 + index // KEPT_FACTS)
         rig.recorder.on_steps([step(index + 1, finishes=[finish(blocks=index + 1)])])
         summary = rig.sink.wait_for("req_1")
     with snapshot(sqlite_database) as connection:

@@ -85,7 +85,7 @@ def test_a_block_is_durable_before_it_is_delivered(rig: Rig) -> None:
 
     rig.sink.deliver = look_and_deliver  # type: ignore[method-assign]
     rig.recorder.on_steps([step(0, block(0, "a")), step(1, block(1, "b"))])
-    assert stored_at_delivery == [2]
+    assert stored_at_delivery == [1]
     assert [each.text for each in rig.sink.blocks] == ["a", "b"]
 
 
@@ -102,7 +102,7 @@ def test_steps_seen_before_change_nothing(rig: Rig) -> None:
     rig.recorder.on_steps(steps)
     rig.recorder.on_steps(steps)
     assert counters(rig) == {"steps": 2, "blocks": 2, "tokens": 2, "withheld_tokens": 0}
-    assert len(event_ids(rig)) == 2
+    assert event_ids(rig) == ["req_1/block/0"]
     assert rig.sink.text() == "ab"
 
 

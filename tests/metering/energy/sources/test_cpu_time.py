@@ -50,8 +50,16 @@ def test_the_clock_falls_back_to_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert process_clock.read_ns() >= round((times.user + times.system) * 1e9)
 
 
-def test_a_process_that_is_gone_is_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_clock_module, "IDENTITY_CHECK_NS", 0)
+@pytest.fixture(params=["a handle of its own", "pid and start time"])
+def known_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two ways to know a process."""
+    if request.param == "pid and start time":
+        monkeypatch.delattr(os, "pidfd_open")
+        monkeypatch.setattr(process_clock_module, "IDENTITY_CHECK_NS", 0)
+
+
+@pytest.mark.usefixtures("known_by")
+def test_a_process_that_is_gone_is_no_source() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     source = CpuTimeEstimate(child.pid, 1.0, 1.0)
     source.read()
@@ -70,6 +78,7 @@ def test_a_pid_taken_over_by_another_process_is_no_source(
     zone.mkdir()
     for name, said in {"name": "package-0", "max_energy_range_uj": 9, "energy_uj": 5}.items():
         (zone / name).write_text(f"{said}\n")
+    monkeypatch.delattr(os, "pidfd_open")  # a handle never comes to mean another
     sources = (CpuTimeEstimate(os.getpid(), 1.0, 1.0), RaplPowercap(tmp_path, os.getpid()))
     monkeypatch.setattr(process_clock_module, "IDENTITY_CHECK_NS", 0)
     for source in sources:
