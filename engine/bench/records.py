@@ -87,6 +87,7 @@ class Run(msgspec.Struct, frozen=True, tag="ran"):
     step_ms: tuple[float, ...]  # of each decode step; empty where they can't be told apart
     peak_memory_bytes: int  # resident, of the worker since it started
     experts: ExpertCounters | None = None  # of this workload; null where the model has none
+    head_ms: float | None = None  # a draft of the arm's block head for one request; null: no head
 
     @property
     def emitted_tokens(self) -> int:

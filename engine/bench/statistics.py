@@ -46,6 +46,7 @@ class Figures(msgspec.Struct, frozen=True):
     rejection_rate: float | None
     cached_share: float | None  # of accepted tokens, those only the shared cache had proposed
     expert_cache_hit_ratio: float | None  # experts found prepared, per use
+    head_ms: float | None  # a draft of the block head for one request
     peak_memory_bytes: int
 
 
@@ -86,6 +87,7 @@ def figures(
             else None
         ),
         expert_cache_hit_ratio=_expert_hit_ratio(runs) if alone else None,
+        head_ms=runs[0].head_ms,
         peak_memory_bytes=max(run.peak_memory_bytes for run in runs),
     )
 
