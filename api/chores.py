@@ -1,5 +1,5 @@
 """What the gateway does beside its requests: rating reported usage, rolling usage up, erasing,
-reminding and telling.
+reminding, telling, and sweeping up what is over.
 
 Round after round, each kind in a thread of its own; a step that fails is logged and tried again in
 the next one. Steps are safe beside another process that takes the same.
@@ -15,9 +15,11 @@ from sqlalchemy import Connection
 from sqlalchemy import Engine as Database
 
 from api.webhooks.sending import Sender
-from billing import charged_hours, outside, retention
+from billing import charged_hours, outside, retention, review
 from billing.invoices import dunning
+from billing.ledger import grants, holds
 from billing.settlement import Settlement
+from billing.signing import Signer
 from metering import clock, rollups
 from metering.database import snapshot, transaction
 
@@ -34,12 +36,18 @@ class Chores:
     """
 
     def __init__(
-        self, name: str, steps: Sequence[Callable[[], bool]], every_s: float | None = None
+        self,
+        name: str,
+        steps: Sequence[Callable[[], bool]],
+        every_s: float | None = None,
+        *,
+        at_end: Callable[[], None] | None = None,
     ) -> None:
         """A round begins `every_s` after the last one ended; null: ROUND_S."""
         self._name = name
         self._steps = steps
         self._every_s = every_s
+        self._at_end = at_end
         self._stopping = Event()
         self._thread = Thread(target=self._run, name=name, daemon=True)
 
@@ -58,6 +66,8 @@ class Chores:
             for step in self._steps:
                 while self._tried(step) and not self._stopping.is_set():
                     pass
+        if self._at_end is not None:
+            self._at_end()
 
     def _tried(self, step: Callable[[], bool]) -> bool:
         try:
@@ -89,23 +99,28 @@ def usage_chores(database: Database, settlement: Settlement) -> Chores:
     def next_charged(connection: Connection, after: str) -> str | None:
         return charged_hours.next_due(connection, clock.now_us(), after)
 
-    def erase() -> bool:
-        now = clock.now_us()
-        with transaction(database) as connection:
-            more = retention.sweep(connection, now) > 0
-            if not more:
-                outside.forget_detail(connection, now)
-        return more
+    def next_kept(connection: Connection, after: str) -> str | None:
+        return retention.next_due(connection, clock.now_us(), after)
 
-    def remind() -> bool:
-        for told in dunning.run(database):
+    def erase(tenant_id: str) -> int:
+        with transaction(database) as connection:
+            return retention.sweep(connection, tenant_id, clock.now_us())
+
+    def forget() -> None:
+        with transaction(database) as connection:
+            outside.forget_detail(connection, clock.now_us())
+
+    def remind(tenant_id: str) -> int:
+        with transaction(database) as connection:
+            told = dunning.remind(connection, tenant_id)
+        if told.is_news:
             log.info(
                 "invoice.reminded",
-                tenant_id=told.tenant_id,
+                tenant_id=tenant_id,
                 invoices=told.numbers,
                 credit_paused=told.is_paused,
             )
-        return False
+        return 0  # it owes as before
 
     return Chores(
         "usage",
@@ -113,8 +128,9 @@ def usage_chores(database: Database, settlement: Settlement) -> Chores:
             rate,
             _in_turn(database, rollups.next_marked, roll_up),
             _in_turn(database, next_charged, count_charges),
-            _hourly(erase),
-            _hourly(remind),
+            _hourly(_in_turn(database, next_kept, erase)),
+            _hourly(once(forget)),
+            _hourly(_in_turn(database, dunning.next_due, remind)),
         ],
     )
 
@@ -122,33 +138,53 @@ def usage_chores(database: Database, settlement: Settlement) -> Chores:
 def webhook_chores(database: Database, *, allow_private: bool) -> Chores:
     """Tell tenants what they want to hear of; slow receivers keep nothing else waiting."""
     sender = Sender(database, allow_private=allow_private)
-    return Chores("webhooks", [lambda: sender.round() > 0])
+    return Chores("webhooks", [lambda: sender.round() > 0], at_end=sender.close)
 
 
 def sweep_chores(
-    database: Database,
-    every_s: float,
-    keep: Callable[[], None],
-    steps: Sequence[Callable[[Connection], object]],
+    database: Database, every_s: float, signer: Signer, keeping: Sequence[Callable[[], object]]
 ) -> Chores:
-    """Keep the right to serve, and take each step in a transaction of its own.
+    """Keep what is in force, then end what is over: holds, grants and reviews.
 
-    One that fails takes no other's work back, least of all the renewal of live holds.
+    Each in transactions of its own, and none before there is something to write.
     """
 
-    def kept() -> bool:
-        keep()
+    def swept(
+        due: Callable[[Connection, int, str], str | None],
+        work: Callable[[Connection, str, int], int],
+    ) -> Callable[[], bool]:
+        def next_due(connection: Connection, after: str) -> str | None:
+            return due(connection, clock.now_us(), after)
+
+        def of_tenant(tenant_id: str) -> int:
+            with transaction(database) as connection:
+                return work(connection, tenant_id, clock.now_us())
+
+        return _in_turn(database, next_due, of_tenant)
+
+    def lapse(connection: Connection, tenant_id: str, now_us: int) -> int:
+        return review.lapse(connection, tenant_id, now_us, signer)
+
+    return Chores(
+        "sweep",
+        [
+            *(once(keep) for keep in keeping),
+            swept(holds.next_due, holds.expire),
+            swept(grants.next_due, grants.expire),
+            swept(review.next_due, lapse),
+        ],
+        every_s,
+    )
+
+
+def once(step: Callable[[], object]) -> Callable[[], bool]:
+    """A step that does all it has to at once."""
+
+    def stepped() -> bool:
+        step()
         return False
 
-    def written(step: Callable[[Connection], object]) -> Callable[[], bool]:
-        def stepped() -> bool:
-            with transaction(database) as connection:
-                step(connection)
-            return False
-
-        return stepped
-
-    return Chores("sweep", [kept, *map(written, steps)], every_s)
+    return stepped
 
 
 def _in_turn(
@@ -158,7 +194,7 @@ def _in_turn(
 ) -> Callable[[], bool]:
     """The work of one tenant after another, round and round until a round finds none to do.
 
-    A tenant whose work fails keeps no other waiting: its next turn comes after all others'.
+    A tenant whose work fails keeps no other waiting: the next one's comes at once.
     """
     after, done = "", 0
 
@@ -170,7 +206,10 @@ def _in_turn(
             more, after, done = done > 0, "", 0
             return more
         after = tenant_id
-        done += work(tenant_id)
+        try:
+            done += work(tenant_id)
+        except Exception:
+            log.exception("chore.failed", tenant_id=tenant_id)
         return True
 
     return stepped

@@ -32,10 +32,9 @@ from api.protocols import EngineClient
 from api.replicas import NotingSink, Replica, Replicas
 from api.settings import Settings
 from api.tenure import Tenure
-from billing import review
 from billing.catalogue import install_shipped
 from billing.gate import HoldGate
-from billing.ledger import grants, holds
+from billing.ledger import holds
 from billing.settlement import Settlement
 from billing.signing import Signer
 from dashboards.protocols import EngineState
@@ -102,14 +101,8 @@ class Gateway:
             sweep_chores(
                 self.database,
                 settings.sweep_interval_s,
-                self._tenure.keep,
-                [
-                    self._renew,
-                    lambda connection: holds.expire(connection, now_us()),
-                    lambda connection: grants.expire(connection, now_us()),
-                    lambda connection: review.lapse(connection, now_us(), self.signer),
-                    self._recalibrate,
-                ],
+                self.signer,
+                [self._tenure.keep, self._renew, self._recalibrate],
             ),
         )
 
@@ -311,14 +304,17 @@ class Gateway:
         if work.exception() is None and isinstance(live := work.result(), Live):
             Thread(target=self._cancel, args=(live.request_ids,)).start()
 
-    def _renew(self, connection: Connection) -> None:
+    def _renew(self) -> None:
         """Let no hold of a live request expire."""
-        until_us = now_us() + self.settings.hold_lifetime_s * 10**6
-        holds.renew(connection, self.replicas.live_ids, until_us)
+        if live := self.replicas.live_ids:
+            until_us = now_us() + self.settings.hold_lifetime_s * 10**6
+            with transaction(self.database) as connection:
+                holds.renew(connection, live, until_us)
 
-    def _recalibrate(self, connection: Connection) -> None:
-        for replica in self.replicas:
-            self._calibrate(connection, replica)
+    def _recalibrate(self) -> None:
+        with snapshot(self.database) as connection:
+            for replica in self.replicas:
+                self._calibrate(connection, replica)
 
 
 def _stats(engine: EngineClient) -> EngineStats | None:

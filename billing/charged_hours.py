@@ -37,7 +37,6 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError
 
 from billing import spent_hours
 from billing.charged_tables import charged_hours, hour_charges, hour_spending
@@ -46,6 +45,7 @@ from billing.ledger.accounts import lock_tenant
 from billing.ledger.balances import currency_of
 from billing.quantities import millionths
 from billing.tables import rated_lines
+from billing.turns import turns
 from metering.database import snapshot, transaction
 from metering.local_days import filled, runs
 from metering.prepared import Prepared
@@ -117,20 +117,16 @@ def count_all(database: Engine, now_us: int) -> int:
 
     Raises an ExceptionGroup of what failed, once those that can be counted are.
     """
-    hours, tenant_id, failed = 0, "", list[Exception]()
-    while True:
-        with snapshot(database) as connection:
-            found = next_due(connection, now_us, tenant_id)
-        if found is None:
-            break
-        tenant_id = found
-        try:
-            hours += sum(iter(partial(count, database, tenant_id, now_us), 0))
-        except DBAPIError as error:
-            failed.append(error)
-    if failed:
-        raise ExceptionGroup("hours that cannot be counted", failed)
-    return hours
+    hours, tenant_id = 0, ""
+    with turns("hours") as each:
+        while True:
+            with snapshot(database) as connection:
+                found = next_due(connection, now_us, tenant_id)
+            if found is None:
+                return hours
+            tenant_id = found
+            with each.of(tenant_id):
+                hours += sum(iter(partial(count, database, tenant_id, now_us), 0))
 
 
 def rebuild(connection: Connection) -> None:

@@ -27,6 +27,7 @@ class NoticeType(StrEnum):
     GRANT_EXPIRED = "grant.expired"
     INVOICE_ISSUED = "invoice.issued"
     INVOICE_PAID = "invoice.paid"
+    INVOICE_REOPENED = "invoice.reopened"
     INVOICE_VOIDED = "invoice.voided"
     INVOICE_CREDITED = "invoice.credited"
     INVOICE_PAYMENT_FAILED = "invoice.payment_failed"

@@ -63,7 +63,9 @@ class Unrated:
 def settle_waiting(database: Database, settlement: Settlement) -> Rated:
     """Rate up to a batch of waiting events, oldest first, a transaction for each tenant.
 
-    Those that have no price are tried again in every round, behind those not tried yet.
+    Those that have no price are tried again in every round, behind those not tried yet; so are all
+    of a tenant whose transaction fails. Raises an ExceptionGroup of what failed, once the others'
+    are rated.
     """
     with database.connect() as connection:
         found = connection.execute(
@@ -72,11 +74,22 @@ def settle_waiting(database: Database, settlement: Settlement) -> Rated:
             .limit(BATCH)
         ).all()
     settled = unrated = 0
+    failed: list[Exception] = []
     by_tenant = sorted(found, key=lambda row: (row[0], row[1]))
     for tenant_id, rows in groupby(by_tenant, key=lambda row: row[0]):
-        with transaction(database) as connection:
-            one = _settle_tenant(connection, settlement, tenant_id, [row[1] for row in rows])
-        settled, unrated = settled + one.settled, unrated + one.unrated
+        seqs = [row[1] for row in rows]
+        try:
+            with transaction(database) as connection:
+                one = _settle_tenant(connection, settlement, tenant_id, seqs)
+        except Exception as error:  # noqa: BLE001 -- raised below, when all had their turn
+            error.add_note(f"usage of {tenant_id}")
+            failed.append(error)
+            with transaction(database) as connection:
+                _set_aside(connection, seqs, "its tenant's usage cannot be settled")
+        else:
+            settled, unrated = settled + one.settled, unrated + one.unrated
+    if failed:
+        raise ExceptionGroup("usage that cannot be settled", failed)
     return Rated(settled, unrated)
 
 
@@ -140,15 +153,19 @@ def _settle_tenant(
         except (BillingError, DataError, msgspec.ValidationError) as error:
             # Whatever is wrong with one event, nothing behind it waits for that.
             reason = "it cannot be stored" if isinstance(error, DataError) else str(error)
-            connection.execute(
-                update(outside_waiting)
-                .where(outside_waiting.c.seq == row.seq)
-                .values(reason=reason[:REASON_CHARS])
-            )
+            _set_aside(connection, [row.seq], reason)
         else:
             settled.append(row.seq)
     connection.execute(delete(outside_waiting).where(outside_waiting.c.seq.in_(settled)))
     return Rated(len(settled), len(rows) - len(settled))
+
+
+def _set_aside(connection: Connection, seqs: list[int], reason: str) -> None:
+    connection.execute(
+        update(outside_waiting)
+        .where(outside_waiting.c.seq.in_(seqs))
+        .values(reason=reason[:REASON_CHARS])
+    )
 
 
 def _settle(connection: Connection, settlement: Settlement, row: Row[*tuple[object, ...]]) -> None:

@@ -126,24 +126,34 @@ def erase(connection: Connection, tenant_id: str, chosen: Chosen) -> int:
     return len(ids)
 
 
-def sweep(connection: Connection, now_us: int) -> int:
-    """Erase a batch of what is kept no longer; how many requests that was."""
-    policies = connection.execute(
-        select(retention_policies.c.tenant_id, retention_policies.c.content_days).where(
-            retention_policies.c.content_days.is_not(None)
-        )
-    ).all()
-    for tenant_id, days in policies:
-        found = _erasable(tenant_id, Chosen(ended_before_us=now_us - days * DAY_US))
-        ids = list(
-            connection.scalars(
-                select(requests.c.id).where(found).order_by(requests.c.ended_at_us).limit(BATCH)
-            )
-        )
-        if ids:
-            _erase(connection, tenant_id, ids, "retention", forget_user=False)
-            return len(ids)
-    return 0
+def next_due(connection: Connection, now_us: int, after: str = "") -> str | None:
+    """The first tenant after another, by their ids, with content kept too long; null at the end."""
+    policy = retention_policies.c
+    limited = select(policy.tenant_id).where(policy.content_days.is_not(None))
+    later = limited.where(policy.tenant_id > after).order_by(policy.tenant_id)
+    for tenant_id in connection.scalars(later).all():
+        if _kept_too_long(connection, tenant_id, now_us, 1):
+            return str(tenant_id)
+    return None
+
+
+def sweep(connection: Connection, tenant_id: str, now_us: int) -> int:
+    """Erase a batch of what a tenant keeps no longer; how many requests that was."""
+    ids = _kept_too_long(connection, tenant_id, now_us, BATCH)
+    _erase(connection, tenant_id, ids, "retention", forget_user=False)
+    return len(ids)
+
+
+def _kept_too_long(
+    connection: Connection, tenant_id: str, now_us: int, limit: int
+) -> Sequence[str]:
+    policy = retention_policies.c
+    days = connection.scalar(select(policy.content_days).where(policy.tenant_id == tenant_id))
+    if days is None:
+        return ()
+    found = _erasable(tenant_id, Chosen(ended_before_us=now_us - days * DAY_US))
+    oldest = select(requests.c.id).where(found).order_by(requests.c.ended_at_us)
+    return connection.scalars(oldest.limit(limit)).all()
 
 
 def _erasable(tenant_id: str, chosen: Chosen) -> ColumnElement[bool]:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, and_, exists, or_, select, update
 from billing import review_fees, review_opinions
 from billing.errors import InvalidVerdict, ReviewConflict
 from billing.ledger.accounts import lock_tenant
-from billing.review_endings import RULE_VERSION, conclude, lapse
+from billing.review_endings import RULE_VERSION, conclude, lapse, next_due
 from billing.review_items import (
     OPEN_STATES,
     Reason,
@@ -44,6 +44,7 @@ __all__ = [
     "item",
     "items",
     "lapse",
+    "next_due",
     "of_request",
     "queue",
     "resolve",

@@ -5,10 +5,8 @@ Either way it happens under the tenant's lock, moves the fee once, and is signed
 
 from __future__ import annotations
 
-from itertools import groupby
-
 import msgspec
-from sqlalchemy import Connection, and_, or_, select, update
+from sqlalchemy import Connection, Select, and_, or_, select, update
 
 from billing import receipts, review_fees, review_labels, review_opinions
 from billing.ledger.accounts import try_lock_tenant
@@ -22,6 +20,7 @@ from metering import clock, content_hash
 from metering.tables import requests
 
 RULE_VERSION = "review/1"
+LAPSED_MAX = 100  # items closed in one transaction
 REASONS = {
     Verdict.APPROVE: "review_approved",
     Verdict.EDIT: "review_edited",
@@ -59,42 +58,50 @@ def conclude(connection: Connection, item_id: str, opinion: Opinion, signer: Sig
     return final
 
 
-def lapse(connection: Connection, now_us: int, signer: Signer) -> int:
-    """Close items whose time is over, and say how many.
+def next_due(connection: Connection, now_us: int, after: str = "") -> str | None:
+    """The first tenant after another, by their ids, with an item to lapse; null at the end."""
+    found = _overdue(now_us).where(review_items.c.tenant_id > after)
+    row = connection.execute(found.order_by(review_items.c.tenant_id).limit(1)).first()
+    return None if row is None else str(row.tenant_id)
+
+
+def lapse(connection: Connection, tenant_id: str, now_us: int, signer: Signer) -> int:
+    """Close a tenant's items whose time is over, and say how many. Bounded: there may be more.
 
     One that has an opinion is resolved by it, though another was wanted; the others lapse, and
-    their fees go back. An item whose claim is still running is left until the lease is over, and so
-    is a tenant that another transaction is working on.
+    their fees go back. An item whose claim is still running is left until the lease is over, and a
+    tenant that another transaction is working on is left for later.
     """
     query = (
-        select(review_items.c.id, review_items.c.tenant_id, review_items.c.currency)
-        .where(
-            review_items.c.due_at_us <= now_us,
-            or_(
-                review_items.c.state == ReviewState.QUEUED,
-                and_(
-                    review_items.c.state == ReviewState.CLAIMED,
-                    review_items.c.claim_expires_at_us <= now_us,
-                ),
-            ),
-        )
-        .order_by(review_items.c.tenant_id, review_items.c.id)
+        _overdue(now_us).where(review_items.c.tenant_id == tenant_id).order_by(review_items.c.id)
     )
-    candidates = connection.execute(query).all()
-    count = 0
-    for (tenant_id, currency), late in groupby(candidates, key=lambda row: (row[1], row[2])):
-        if not try_lock_tenant(connection, tenant_id, currency):
-            continue
-        ids = [row.id for row in late]
-        still = query.where(review_items.c.id.in_(ids)).with_for_update(key_share=True)
-        for item_id in sorted(row.id for row in connection.execute(still)):
-            stands = review_opinions.standing(review_opinions.of_item(connection, item_id))
-            if stands is None:
-                _lapse(connection, item_id, signer)
-            else:
-                conclude(connection, item_id, stands, signer)
-            count += 1
-    return count
+    late = connection.execute(query.limit(LAPSED_MAX)).all()
+    if not late or not try_lock_tenant(connection, tenant_id, late[0].currency):
+        return 0
+    ids = [row.id for row in late]
+    still = query.where(review_items.c.id.in_(ids)).with_for_update(key_share=True)
+    ended = connection.scalars(still).all()
+    for item_id in ended:
+        stands = review_opinions.standing(review_opinions.of_item(connection, item_id))
+        if stands is None:
+            _lapse(connection, item_id, signer)
+        else:
+            conclude(connection, item_id, stands, signer)
+    return len(ended)
+
+
+def _overdue(now_us: int) -> Select[str, str, str]:
+    """Open items past their time that nobody is reading."""
+    unclaimed = or_(
+        review_items.c.state == ReviewState.QUEUED,
+        and_(
+            review_items.c.state == ReviewState.CLAIMED,
+            review_items.c.claim_expires_at_us <= now_us,
+        ),
+    )
+    return select(review_items.c.id, review_items.c.tenant_id, review_items.c.currency).where(
+        review_items.c.due_at_us <= now_us, unclaimed
+    )
 
 
 def _lapse(connection: Connection, item_id: str, signer: Signer) -> None:

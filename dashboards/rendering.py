@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from litestar import MediaType, Response
 from markupsafe import Markup
 
+from billing.invoices.minor_units import minor_nano, stated
 from billing.money import format_nano
 from dashboards.access import navigation
 from dashboards.sessions import (
@@ -34,7 +35,6 @@ TEMPLATES = Path(__file__).parent / "templates"
 STATIC = Path(__file__).parent / "static"
 UNAVAILABLE = "unavailable"
 SCALE = 9  # decimals of an amount
-CENT_NANO = 10_000_000
 
 
 def page(request: PageRequest, template: str, **values: Any) -> Response[str]:
@@ -98,29 +98,29 @@ def asset(name: str) -> str:
     return f"{PREFIX}/static/{name}?v={digest}"
 
 
-def amount(nano: int | None, currency: str = "") -> Markup:
-    """An exact amount with at least two decimals; beside a cent, what is finer is set lighter."""
+def amount(nano: int | None, currency: str) -> Markup:
+    """An exact amount and its currency; what is finer than a minor unit is set lighter beside one.
+
+    An amount of less than a minor unit is all fine figures: there they are what counts.
+    """
     if nano is None:
         return _unavailable()
-    plain = _decimals(nano)
-    cents = plain.index(".") + 3
-    if abs(nano) < CENT_NANO:
-        cents = len(plain)  # here the small figures are the amount
-    text = Markup('<span class="amount">{}<span class="fine">{}</span>').format(
-        plain[:cents], plain[cents:]
-    )
-    if currency:
-        text += Markup(' <span class="unit">{}</span>').format(currency)
-    return text + Markup("</span>")
+    coarse, fine = (_signed(part) for part in stated(nano, currency))
+    if abs(nano) < minor_nano(currency):
+        coarse, fine = coarse + fine, ""
+    return Markup(
+        '<span class="amount">{}<span class="fine">{}</span> <span class="unit">{}</span></span>'
+    ).format(coarse, fine, currency)
 
 
-def column(nano: int | None) -> Markup:
+def column(nano: int | None, currency: str) -> Markup:
     """An amount for a right-aligned column: padded so that the decimal points stand in line."""
     if nano is None:
         return _unavailable()
-    plain = _decimals(nano)
+    plain = _signed("".join(stated(nano, currency)))
     padding = SCALE - len(plain.partition(".")[2])
-    return Markup('<span class="amount pad-{}">{}</span>').format(padding, plain)
+    point = Markup("") if "." in plain else Markup('<span class="pad-point"></span>')
+    return Markup('<span class="amount pad-{}">{}{}</span>').format(padding, plain, point)
 
 
 def joules(microjoules: int | None) -> str:
@@ -224,9 +224,8 @@ def shortened(identifier: str) -> str:
     return identifier if len(rest) <= 12 else f"{kind}{separator}…{rest[-10:]}"
 
 
-def _decimals(nano: int) -> str:
-    whole, _, fraction = format_nano(nano).partition(".")
-    return f"{whole}.{fraction.ljust(2, '0')}".replace("-", "\N{MINUS SIGN}")
+def _signed(figures: str) -> str:
+    return figures.replace("-", "\N{MINUS SIGN}")
 
 
 def _unavailable() -> Markup:

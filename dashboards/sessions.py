@@ -149,7 +149,9 @@ def csrf_token(request: PageRequest) -> str:
 async def checked_form(request: PageRequest) -> dict[str, str]:
     """The fields of a form that this session's own page sent; PermissionDenied for any other.
 
-    A text with a NUL is none that a database takes: ValidationException.
+    ValidationException for what no page of ours sends: a field that comes twice, of which one part
+    of the code might read the first and another the last, a file, or a text with a NUL, which is
+    none that a database takes.
     """
     fields = await request.form()
     expected = request.session.get("csrf")
@@ -158,9 +160,15 @@ async def checked_form(request: PageRequest) -> dict[str, str]:
         raise PermissionDeniedException("This form has expired. Load the page again.")
     if not hmac.compare_digest(expected.encode(), sent.encode()):
         raise PermissionDeniedException("This form has expired. Load the page again.")
-    texts = {name: value for name, value in fields.items() if isinstance(value, str)}
-    if any("\0" in value for value in texts.values()):
-        raise ValidationException("A form's text may not contain the character NUL.")
+    texts: dict[str, str] = {}
+    for name, value in fields.multi_items():
+        if name in texts:
+            raise ValidationException("A form may not hold a field twice.")
+        if not isinstance(value, str):
+            raise ValidationException("A form here takes no file.")
+        if "\0" in value:
+            raise ValidationException("A form's text may not contain the character NUL.")
+        texts[name] = value
     return texts
 
 

@@ -8,11 +8,12 @@ sent at least once, always under the same id.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Select, select, update
+from sqlalchemy import ColumnElement, Connection, Select, func, select, update
 
 from api.errors import NotFound
 from api.webhook_tables import webhook_deliveries, webhook_endpoints
@@ -28,7 +29,17 @@ SCHEDULE_S = (0, 5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400)
 JITTER = 0.1
 LEASE_S = 60
 PLAN_MAX = 200
+HEADS_MAX = 1000
 GONE = 410
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The delivery that an endpoint is to be sent next."""
+
+    seq: int
+    endpoint_id: str
+    tenant_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,12 @@ class Delivery:
     last_status: int | None
     last_error: str | None
     delivered_at_us: int | None
+
+
+def is_unplanned(connection: Connection) -> bool:
+    """Whether there is a notice to plan."""
+    waiting = select(notices.c.id).where(notices.c.dispatched_at_us.is_(None))
+    return connection.scalar(waiting.limit(1)) is not None
 
 
 def plan(connection: Connection) -> int:
@@ -88,8 +105,22 @@ def plan(connection: Connection) -> int:
     return len(rows)
 
 
-def claim(connection: Connection, limit: int) -> list[Due]:
-    """Take deliveries that are due, for the length of a lease."""
+def heads(connection: Connection) -> list[Head]:
+    """The oldest delivery that is due of each endpoint, the longest waiting ones first."""
+    first = func.min(webhook_deliveries.c.seq).label("seq")
+    rows = connection.execute(
+        select(first, webhook_endpoints.c.id, webhook_endpoints.c.tenant_id)
+        .join(webhook_endpoints, webhook_endpoints.c.id == webhook_deliveries.c.endpoint_id)
+        .where(*_due(clock.now_us()))
+        .group_by(webhook_endpoints.c.id, webhook_endpoints.c.tenant_id)
+        .order_by(first)
+        .limit(HEADS_MAX)
+    )
+    return [Head(*row) for row in rows]
+
+
+def claim(connection: Connection, chosen: Sequence[int]) -> list[Due]:
+    """Take deliveries that are still due, for the length of a lease."""
     now = clock.now_us()
     rows = connection.execute(
         select(
@@ -99,16 +130,20 @@ def claim(connection: Connection, limit: int) -> list[Due]:
             notices,
         )
         .join(notices, notices.c.id == webhook_deliveries.c.notice_id)
-        .where(webhook_deliveries.c.state == "waiting", webhook_deliveries.c.next_at_us <= now)
-        .order_by(webhook_deliveries.c.next_at_us, webhook_deliveries.c.seq)
-        .limit(limit)
+        .where(webhook_deliveries.c.seq.in_(chosen), *_due(now))
+        .order_by(webhook_deliveries.c.seq)
         .with_for_update(skip_locked=True, of=webhook_deliveries)
     ).all()
     due = []
     for row in rows:
         endpoint = endpoints.require(connection, row.tenant_id, row.endpoint_id)
         if endpoint.disabled_at_us is not None:
-            _end(connection, row.seq, state="failed", last_error="the endpoint is disabled")
+            connection.execute(
+                update(webhook_deliveries)
+                .where(webhook_deliveries.c.endpoint_id == endpoint.id)
+                .where(webhook_deliveries.c.state == "waiting")
+                .values(state="failed", last_error="the endpoint is disabled")
+            )
             continue
         _end(connection, row.seq, next_at_us=now + LEASE_S * 10**6)
         data = msgspec.json.decode(row.data)
@@ -192,6 +227,10 @@ def _listed(tenant_id: str) -> Select[*tuple[Any, ...]]:
         .join(webhook_endpoints, webhook_endpoints.c.id == columns.endpoint_id)
         .where(webhook_endpoints.c.tenant_id == tenant_id)
     )
+
+
+def _due(now_us: int) -> tuple[ColumnElement[bool], ...]:
+    return webhook_deliveries.c.state == "waiting", webhook_deliveries.c.next_at_us <= now_us
 
 
 def _end(connection: Connection, seq: int, **values: object) -> None:

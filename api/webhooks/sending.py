@@ -1,23 +1,36 @@
-"""Making the call: signed by every secret in force, to the address that was checked, no further."""
+"""Making the calls: signed by every secret in force, to the address that was checked, no further.
+
+An endpoint is called once at a time, and the one whose turn was longest ago comes first. So one
+that is slow takes one of the places, those of one tenant a few, and no other waits for more than
+one call of each of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 
 import httpx
+import structlog
 from sqlalchemy import Engine as Database
 from standardwebhooks import Webhook
 
 from api.webhooks import deliveries
 from api.webhooks.addresses import ForbiddenAddress, Target, resolve
-from api.webhooks.deliveries import Due
+from api.webhooks.deliveries import Due, Head
 from metering import clock
-from metering.database import transaction
+from metering.database import snapshot, transaction
+
+log = structlog.get_logger(__name__)
 
 TIMEOUT_S = 15.0
-BATCH = 20
+PLACES = 20  # calls at a time
+PLACES_OF_TENANT = 4
+LOOK_AGAIN_S = 2.0
 
 
 class Sender:
@@ -27,17 +40,65 @@ class Sender:
         self._database = database
         self._allow_private = allow_private
         self._trust = ssl.create_default_context()
+        self._pool = ThreadPoolExecutor(PLACES, thread_name_prefix="webhook")
+        self._calls: dict[Future[None], Due] = {}
+        self._turns: dict[str, int] = {}  # of each endpoint, the number of its last call
+        self._turn = 0
 
     def round(self) -> int:
-        """Plan, claim and send one batch; how many calls were made."""
-        with transaction(self._database) as connection:
-            deliveries.plan(connection)
-            due = deliveries.claim(connection, BATCH)
-        for each in due:
-            status, error = self._call(each)
+        """Plan, begin what there is a place for, and wait until a call ends or some seconds are
+        over; how many calls were going on.
+        """
+        with snapshot(self._database) as connection:
+            is_news = deliveries.is_unplanned(connection)
+        if is_news:
             with transaction(self._database) as connection:
-                deliveries.record(connection, each, status, error)
-        return len(due)
+                deliveries.plan(connection)
+        with snapshot(self._database) as connection:
+            chosen = self._chosen(deliveries.heads(connection))
+        if chosen:
+            with transaction(self._database) as connection:
+                begun = deliveries.claim(connection, chosen)
+            for due in begun:
+                self._calls[self._pool.submit(self._attempt, due)] = due
+        going_on = len(self._calls)
+        for ended in wait(self._calls, LOOK_AGAIN_S, FIRST_COMPLETED).done:
+            due = self._calls.pop(ended)
+            if (failure := ended.exception()) is not None:  # due again when its lease is over
+                log.error("webhook.unrecorded", endpoint_id=due.endpoint.id, exc_info=failure)
+        return going_on
+
+    def close(self) -> None:
+        """End after the calls in hand."""
+        self._pool.shutdown()
+
+    def _chosen(self, heads: Sequence[Head]) -> list[int]:
+        """Those for which there is a place, of endpoints that were called longest ago."""
+        called = [each.endpoint for each in self._calls.values()]
+        busy = {endpoint.id for endpoint in called}
+        taken = Counter(endpoint.tenant_id for endpoint in called)
+        chosen: list[int] = []
+        for head in sorted(heads, key=self._order):
+            if len(called) + len(chosen) == PLACES:
+                break
+            if head.endpoint_id not in busy and taken[head.tenant_id] < PLACES_OF_TENANT:
+                taken[head.tenant_id] += 1
+                self._turn += 1
+                self._turns[head.endpoint_id] = self._turn
+                chosen.append(head.seq)
+        return chosen
+
+    def _order(self, head: Head) -> tuple[int, int]:
+        return self._turns.get(head.endpoint_id, 0), head.seq
+
+    def _attempt(self, due: Due) -> None:
+        try:
+            status, error = self._call(due)
+        except Exception as failure:  # an attempt as any other: what is never noted never ends
+            log.exception("webhook.failed", endpoint_id=due.endpoint.id)
+            status, error = None, f"it could not be called: {type(failure).__name__}"
+        with transaction(self._database) as connection:
+            deliveries.record(connection, due, status, error)
 
     def _call(self, due: Due) -> tuple[int | None, str | None]:
         try:

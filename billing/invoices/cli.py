@@ -52,14 +52,16 @@ invoice.add_command(recount_charges)
 @period
 @click.option("--tenant", "tenant_id", help="Only this one.  [default: all]")
 @as_json
-@click.pass_obj
-def close_period(context: CliContext, period: str, tenant_id: str | None, as_json: bool) -> None:
+@click.pass_context
+def close_period(ctx: click.Context, period: str, tenant_id: str | None, as_json: bool) -> None:
     """Issue a month's invoices, or keep drafts of them until the grace for late events is over.
 
-    Closing again goes on where it was, and changes nothing that was issued.
+    Closing again goes on where it was, and changes nothing that was issued. A tenant's that fails
+    keeps no other from being closed; exit status 1 then.
     """
     from billing.invoices import closing
 
+    context: CliContext = ctx.obj
     counts: dict[str, int] = {}
     with context.database() as database:
         witness = _witness(context, "invoice.issued")
@@ -69,6 +71,8 @@ def close_period(context: CliContext, period: str, tenant_id: str | None, as_jso
             click.echo(json.dumps(shown) if as_json else _closed_text(shown))
     if not as_json:
         click.echo(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
+    if closing.Outcome.FAILED in counts:
+        ctx.exit(1)
 
 
 @invoice.command("correct")
@@ -303,6 +307,7 @@ def _closed(closed: Any) -> dict[str, Any]:
         "total": None if draft is None else format_minor(draft.total_minor, draft.minor_nano),
         "due": None if draft is None else format_minor(draft.due_minor, draft.minor_nano),
         "currency": None if draft is None else draft.currency,
+        "fault": closed.fault,
     }
 
 
@@ -311,7 +316,7 @@ def _closed_text(shown: dict[str, Any]) -> str:
     if shown["invoice_id"] is not None:
         text += f" {shown['invoice_id']}: {shown['total']} {shown['currency']}"
         text += f", {shown['due']} to pay"
-    return text
+    return text if shown["fault"] is None else f"{text}: {shown['fault']}"
 
 
 def _show(found: Invoice, form: str, output: Path | None) -> None:

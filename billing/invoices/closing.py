@@ -22,7 +22,7 @@ from billing.invoices.drafting import Draft
 from billing.invoices.tables import invoices
 from billing.ledger.accounts import lock_tenant
 from billing.ledger.balances import currency_of
-from billing.periods import Period
+from billing.periods import Period, month
 from metering import clock
 from metering.database import snapshot, transaction
 from metering.tables import tenants
@@ -45,6 +45,7 @@ class Outcome(StrEnum):
     NOTHING = "nothing to bill"
     BEFORE = "closed before"
     RUNNING = "not over yet"  # where this tenant lives
+    FAILED = "failed"  # and kept no other tenant from being closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Closed:
     outcome: Outcome
     invoice_id: str | None
     draft: Draft | None
+    fault: str | None = None  # where it failed
 
 
 def close(
@@ -63,9 +65,11 @@ def close(
     """Close a period for one tenant or for all, one after the other, yielding each.
 
     Until the grace is over it keeps drafts; after it, it issues. Closing again goes on where it
-    was, and changes nothing that was issued. Raises InvalidPeriod for what is no period, and where
-    the one tenant that is asked for has not come to its end.
+    was, and changes nothing that was issued. Of all, one that fails is yielded as such. Raises
+    InvalidPeriod for what is no period, and where the one tenant that is asked for has not come to
+    its end.
     """
+    month(label, "UTC")  # whether there is one of this name
     with snapshot(database) as connection:
         grace_us = parties.issuer(connection).grace_us
         query = select(tenants.c.id).order_by(tenants.c.id)
@@ -77,7 +81,13 @@ def close(
     if tenant_id is not None and not chosen:
         raise UnknownTenant(f"no tenant {tenant_id!r}")
     for each in chosen:
-        closed = _close(database, each, label, grace_us, witness)
+        try:
+            closed = _close(database, each, label, grace_us, witness)
+        except Exception as error:
+            if tenant_id is not None:
+                raise
+            fault = f"{type(error).__name__}: {error}"
+            closed = Closed(each, Outcome.FAILED, None, None, fault)
         if tenant_id is not None and closed.outcome is Outcome.RUNNING:
             raise InvalidPeriod(f"{label} is not over yet where {tenant_id} lives")
         yield closed

@@ -88,7 +88,7 @@ def credit(
         credit_note=number,
         credited=format_minor(amount_minor, minor),
     )
-    issuing.settle_if_nothing_is_left(connection, row)
+    issuing.settle_if_nothing_is_left(connection, row, f"/{number}")
     return number
 
 

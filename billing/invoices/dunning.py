@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine, or_, select
+from sqlalchemy import Connection, or_, select
 
 from billing.credit_tables import credit_terms
 from billing.invoices import issuing, overdue, parties
@@ -18,7 +18,6 @@ from billing.ledger.accounts import lock_tenant
 from billing.ledger.balances import currency_of
 from billing.notices import NoticeType
 from metering import clock
-from metering.database import snapshot, transaction
 from metering.tables import tenants
 
 
@@ -26,36 +25,34 @@ from metering.tables import tenants
 class Reminded:
     """What one tenant was told."""
 
-    tenant_id: str
     numbers: tuple[str, ...]  # the invoices it was reminded of
     is_paused: bool  # whether anything new is had on account
     pause_changed: bool
 
-
-def run(database: Engine) -> list[Reminded]:
-    """Remind every tenant of what is due, and pause or resume credit; who heard of it."""
-    with snapshot(database) as connection:
-        unpaid = select(invoices.c.tenant_id).where(
-            invoices.c.state.in_(UNPAID_STATES), invoices.c.due_at_us <= clock.now_us()
-        )
-        paused = select(credit_terms.c.tenant_id).where(credit_terms.c.paused_at_us.is_not(None))
-        chosen = connection.scalars(
-            select(tenants.c.id)
-            .where(or_(tenants.c.id.in_(unpaid), tenants.c.id.in_(paused)))
-            .order_by(tenants.c.id)
-        ).all()
-        days = parties.reminders(parties.issuer(connection))
-    told = []
-    for tenant_id in chosen:
-        with transaction(database) as connection:
-            lock_tenant(connection, tenant_id, currency_of(connection, tenant_id))
-            found = _remind(connection, tenant_id, days)
-        if found.numbers or found.pause_changed:
-            told.append(found)
-    return told
+    @property
+    def is_news(self) -> bool:
+        """Whether it was told anything."""
+        return bool(self.numbers) or self.pause_changed
 
 
-def _remind(connection: Connection, tenant_id: str, days: list[int]) -> Reminded:
+def next_due(connection: Connection, after: str = "") -> str | None:
+    """The first tenant after another, by their ids, that owes or is paused; null at the end."""
+    unpaid = select(invoices.c.tenant_id).where(
+        invoices.c.state.in_(UNPAID_STATES), invoices.c.due_at_us <= clock.now_us()
+    )
+    paused = select(credit_terms.c.tenant_id).where(credit_terms.c.paused_at_us.is_not(None))
+    return connection.scalar(
+        select(tenants.c.id)
+        .where(tenants.c.id > after, or_(tenants.c.id.in_(unpaid), tenants.c.id.in_(paused)))
+        .order_by(tenants.c.id)
+        .limit(1)
+    )
+
+
+def remind(connection: Connection, tenant_id: str) -> Reminded:
+    """Remind a tenant of what is due, and pause or resume its credit."""
+    lock_tenant(connection, tenant_id, currency_of(connection, tenant_id))
+    days = parties.reminders(parties.issuer(connection))
     now_us = clock.now_us()
     numbers = []
     for row in connection.execute(
@@ -81,4 +78,4 @@ def _remind(connection: Connection, tenant_id: str, days: list[int]) -> Reminded
     paused_at_us = connection.scalar(
         select(credit_terms.c.paused_at_us).where(credit_terms.c.tenant_id == tenant_id)
     )
-    return Reminded(tenant_id, tuple(numbers), paused_at_us is not None, changed)
+    return Reminded(tuple(numbers), paused_at_us is not None, changed)

@@ -44,7 +44,11 @@ _FORGIVEN = Prepared(
         credit_notes.c.invoice_id == bindparam("invoice_id")
     )
 )
-_TOLD = {"paid": NoticeType.INVOICE_PAID, "void": NoticeType.INVOICE_VOIDED}
+_TOLD = {
+    "paid": NoticeType.INVOICE_PAID,
+    "final": NoticeType.INVOICE_REOPENED,
+    "void": NoticeType.INVOICE_VOIDED,
+}
 
 
 def issue(connection: Connection, draft: Draft) -> str:
@@ -93,7 +97,7 @@ def void(connection: Connection, invoice_id: str) -> bool:
     if remaining(connection, row) != row["due_minor"]:
         raise InvoiceConflict("it was paid or credited in part: credit the rest instead")
     books.voided(connection, row["id"])
-    resolve(connection, row, "void")
+    bring(connection, row, "void")
     if row["kind"] == "period":
         closed_periods.reopen(connection, row["tenant_id"], row["period"])
     billed = connection.scalars(
@@ -127,7 +131,7 @@ def give_up(connection: Connection, invoice_id: str) -> bool:
         nano=left * row["minor_nano"],
         at_us=clock.now_us(),
     )
-    resolve(connection, row, "uncollectible")
+    bring(connection, row, "uncollectible")
     return True
 
 
@@ -183,18 +187,20 @@ def announce(
     return all(news)
 
 
-def settle_if_nothing_is_left(connection: Connection, row: dict[str, Any]) -> None:
-    """Mark an open invoice paid once payments and credit notes cover it."""
+def settle_if_nothing_is_left(connection: Connection, row: dict[str, Any], cause: str) -> None:
+    """Mark an open invoice paid once payments and credit notes cover it, `cause` being the last."""
     if row["state"] in OPEN_STATES and remaining(connection, row) == 0:
-        resolve(connection, row, "paid")
+        bring(connection, row, "paid", cause)
 
 
-def resolve(connection: Connection, row: dict[str, Any], state: str) -> None:
-    """Bring an invoice into the state it ends in, and tell its tenant."""
+def bring(connection: Connection, row: dict[str, Any], state: str, cause: str = "") -> None:
+    """Bring an issued invoice into another state, and tell its tenant: it may be paid, opened again
+    and paid again, each by a cause of its own.
+    """
+    resolved_at_us = None if state == "final" else clock.now_us()
     _CHANGE.run(
-        connection,
-        {"of_invoice": row["id"], "state": state, "resolved_at_us": clock.now_us()},
+        connection, {"of_invoice": row["id"], "state": state, "resolved_at_us": resolved_at_us}
     )
     if (kind := _TOLD.get(state)) is not None:
-        announce(connection, row["id"], kind)
+        announce(connection, row["id"], kind, cause=cause)
     overdue.reconsider(connection, row["tenant_id"])

@@ -11,7 +11,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
 
 from billing.errors import InvalidAmount
-from billing.money import NANO, parse_nano
+from billing.money import NANO, format_nano, parse_nano
 
 # ISO 4217 minor units that are not two decimals.
 _WHOLE = (
@@ -83,6 +83,19 @@ def format_minor(amount_minor: int, minor: int) -> str:
     sign = "-" if amount_minor < 0 else ""
     digits = f"{abs(amount_minor):0{places + 1}d}"
     return f"{sign}{digits[:-places]}.{digits[-places:]}" if places else f"{sign}{digits}"
+
+
+def stated(nano: int, currency: str) -> tuple[str, str]:
+    """An exact amount for people: with all decimals of its currency, and what is finer, apart.
+
+    12.5 dollars are "12.50" and "", 12.5 yen "12" and ".5".
+    """
+    places = decimals(currency)
+    whole, _, fraction = format_nano(nano).partition(".")
+    coarse, fine = fraction[:places].ljust(places, "0"), fraction[places:]
+    if coarse:
+        return f"{whole}.{coarse}", fine
+    return whole, f".{fine}" if fine else ""
 
 
 def parse_minor(text: str, minor: int) -> int:

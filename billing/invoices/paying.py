@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, insert, select
 
 from billing.errors import InvoiceConflict
-from billing.invoices import books, issuing, overdue
-from billing.invoices.tables import invoice_payments, invoices
+from billing.invoices import books, issuing
+from billing.invoices.tables import invoice_payments
 from billing.ledger import alerts, funding
 from billing.ledger.accounts import AccountKind, lock_tenant
 from metering import clock
@@ -127,10 +127,5 @@ def _move(
     )
     alerts.balance(connection, row["tenant_id"])
     if settled < 0 and row["state"] == "paid":
-        connection.execute(
-            update(invoices)
-            .where(invoices.c.id == row["id"])
-            .values(state="final", resolved_at_us=None)
-        )
-        overdue.reconsider(connection, row["tenant_id"])
-    issuing.settle_if_nothing_is_left(connection, row)
+        issuing.bring(connection, row, "final", f"/{payment_id}")
+    issuing.settle_if_nothing_is_left(connection, row, f"/{payment_id}")

@@ -8,9 +8,8 @@ expires, so that spending it earns nothing. A grant is a lot of the tenant's cre
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
 from billing import credit_tables
 from billing.errors import (
@@ -155,42 +154,42 @@ def reverse(connection: Connection, tenant_id: str, cause_id: str) -> Grant:
     return _find(connection, tenant_id, found.id)
 
 
-def expire(connection: Connection, now_us: int) -> int:
-    """Book out what is left of grants past their expiry, and say how many.
+def next_due(connection: Connection, now_us: int, after: str = "") -> str | None:
+    """The first tenant after another, by their ids, with a grant to expire; null at the end."""
+    found = select(_grants.c.tenant_id).where(*_late(now_us), _grants.c.tenant_id > after)
+    return connection.scalar(found.order_by(_grants.c.tenant_id).limit(1))
+
+
+def expire(connection: Connection, tenant_id: str, now_us: int) -> int:
+    """Book out what is left of a tenant's grants past their expiry, and say how many.
 
     What live requests hold stays theirs; if it is released, the next sweep takes it. A tenant that
-    another transaction is working on is left for the next sweep.
+    another transaction is working on is left for later.
     """
-    query = (
-        select(_grants)
-        .where(_grants.c.expires_at_us <= now_us, _grants.c.remaining_nano > 0)
-        .order_by(_grants.c.tenant_id, _grants.c.id)
-    )
-    count = 0
-    candidates = connection.execute(query).all()
-    for (tenant_id, currency), late in groupby(candidates, lambda row: (row[1], row[2])):
-        if not try_lock_tenant(connection, tenant_id, currency):
-            continue
-        for row in late:
-            current = _find(connection, tenant_id, row.id)
-            if not current.remaining_nano:
-                continue
-            gone = _take_out(connection, current, TransferKind.EXPIRY)
-            announce(
-                connection,
-                tenant_id,
-                NoticeType.GRANT_EXPIRED,
-                f"{current.id}/{now_us}",
-                {
-                    "grant": current.id.rpartition("/")[2],
-                    "kind": current.kind,
-                    "expired": format_nano(gone),
-                    "currency": currency,
-                },
-            )
-            alerts.balance(connection, tenant_id)
-            count += 1
-    return count
+    if not try_lock_tenant(connection, tenant_id, currency_of(connection, tenant_id)):
+        return 0
+    query = select(_grants).where(*_late(now_us), _grants.c.tenant_id == tenant_id)
+    late = [Grant(**row._mapping) for row in connection.execute(query.order_by(_grants.c.id))]
+    for grant in late:
+        gone = _take_out(connection, grant, TransferKind.EXPIRY)
+        announce(
+            connection,
+            tenant_id,
+            NoticeType.GRANT_EXPIRED,
+            f"{grant.id}/{now_us}",
+            {
+                "grant": grant.id.rpartition("/")[2],
+                "kind": grant.kind,
+                "expired": format_nano(gone),
+                "currency": grant.currency,
+            },
+        )
+        alerts.balance(connection, tenant_id)
+    return len(late)
+
+
+def _late(now_us: int) -> tuple[ColumnElement[bool], ...]:
+    return _grants.c.expires_at_us <= now_us, _grants.c.remaining_nano > 0
 
 
 def _take_out(connection: Connection, found: Grant, kind: TransferKind) -> int:

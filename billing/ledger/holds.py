@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import groupby
 
-from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, Select, bindparam, func, insert, or_, select, update
 
 from billing import budgets
 from billing.errors import HoldConflict, InsufficientCredit, PaymentOverdue
@@ -34,13 +33,14 @@ __all__ = [
     "expire",
     "extend",
     "find",
+    "next_due",
     "place",
     "renew",
     "settle",
     "void",
 ]
 
-
+EXPIRED_MAX = 100  # holds released in one transaction
 _PLACE = Prepared(insert(holds))
 _CHANGE = Prepared(update(holds).where(holds.c.request_id == bindparam("of_request")))
 
@@ -250,34 +250,41 @@ def renew(connection: Connection, request_ids: Iterable[str], expires_at_us: int
     )
 
 
-def expire(connection: Connection, now_us: int) -> int:
-    """Release orphaned holds, and say how many: of final requests, and past their expiry.
+def next_due(connection: Connection, now_us: int, after: str = "") -> str | None:
+    """The first tenant after another, by their ids, with an orphaned hold; null at the end."""
+    found = _orphans(now_us).where(holds.c.tenant_id > after)
+    row = connection.execute(found.order_by(holds.c.tenant_id).limit(1)).first()
+    return None if row is None else str(row.tenant_id)
 
-    A tenant that another transaction is working on is left for the next sweep.
+
+def expire(connection: Connection, tenant_id: str, now_us: int) -> int:
+    """Release a tenant's orphaned holds, of final requests or past their expiry, and say how many.
+
+    Bounded: there may be more. A tenant that another transaction is working on is left for later.
     """
+    query = _orphans(now_us).where(holds.c.tenant_id == tenant_id).order_by(holds.c.request_id)
+    orphans = connection.execute(query.limit(EXPIRED_MAX)).all()
+    if not orphans or not try_lock_tenant(connection, tenant_id, orphans[0].currency):
+        return 0
+    # Read again under the lock: a hold may have been renewed or settled meanwhile.
+    ids = [orphan.request_id for orphan in orphans]
+    still_due = connection.scalars(query.where(holds.c.request_id.in_(ids))).all()
+    for request_id in still_due:
+        hold = find(connection, request_id)
+        assert hold is not None
+        late = hold.expires_at_us <= now_us
+        _released(connection, hold, HoldState.EXPIRED if late else HoldState.VOIDED)
+    return len(still_due)
+
+
+def _orphans(now_us: int) -> Select[str, str, str]:
     final = [status.value for status in FINAL_STATUSES]
-    due = or_(holds.c.expires_at_us <= now_us, requests.c.status.in_(final))
-    query = (
+    return (
         select(holds.c.request_id, holds.c.tenant_id, holds.c.currency)
         .join(requests, requests.c.id == holds.c.request_id)
-        .where(and_(holds.c.state == HoldState.PENDING, due))
-        .order_by(holds.c.tenant_id, holds.c.request_id)
+        .where(holds.c.state == HoldState.PENDING)
+        .where(or_(holds.c.expires_at_us <= now_us, requests.c.status.in_(final)))
     )
-    candidates = connection.execute(query).all()
-    count = 0
-    for (tenant_id, currency), orphans in groupby(candidates, key=lambda row: (row[1], row[2])):
-        if not try_lock_tenant(connection, tenant_id, currency):
-            continue
-        # Read again under the lock: a hold may have been renewed or settled meanwhile.
-        ids = [orphan.request_id for orphan in orphans]
-        still_due = set(connection.scalars(query.where(holds.c.request_id.in_(ids))))
-        for request_id in sorted(still_due):
-            hold = find(connection, request_id)
-            assert hold is not None
-            late = hold.expires_at_us <= now_us
-            _released(connection, hold, HoldState.EXPIRED if late else HoldState.VOIDED)
-            count += 1
-    return count
 
 
 def _locked(connection: Connection, request_id: str) -> tuple[Hold, list[Source]]:

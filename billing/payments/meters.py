@@ -14,6 +14,7 @@ from billing.errors import PaymentConflict
 from billing.payments import collection, outbox
 from billing.payments.tables import payment_metered, payment_meters
 from billing.rows import insert_once
+from billing.turns import turns
 from metering import clock
 from metering.database import snapshot, transaction
 from metering.ingest_tables import usage_rollups
@@ -46,16 +47,21 @@ def begin(connection: Connection, tenant_id: str, measure: str, event_name: str)
 
 
 def queue(database: Engine) -> int:
-    """Queue what of hours that are over was not told yet; how many rows."""
+    """Queue what of hours that are over was not told yet; how many rows.
+
+    Raises an ExceptionGroup of the meters that could not be read, once the others were.
+    """
     with snapshot(database) as connection:
         meters = connection.execute(select(payment_meters)).all()
     queued = 0
-    for meter in meters:
-        with snapshot(database) as connection:
-            hours = _untold(connection, meter)
-        for start_us, total, told in hours:
-            with transaction(database) as connection:
-                queued += _tell(connection, meter, start_us, total=total, told=told)
+    with turns("meters") as each:
+        for meter in meters:
+            with each.of(meter.tenant_id):
+                with snapshot(database) as connection:
+                    hours = _untold(connection, meter)
+                for start_us, total, told in hours:
+                    with transaction(database) as connection:
+                        queued += _tell(connection, meter, start_us, total=total, told=told)
     return queued
 
 

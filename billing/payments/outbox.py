@@ -23,6 +23,7 @@ from billing.payments.tables import (
     top_ups,
 )
 from billing.rows import insert_once
+from billing.turns import turns
 from metering import clock
 from metering.database import snapshot, transaction
 
@@ -112,15 +113,18 @@ def is_queued(connection: Connection, action: str, subject: str) -> bool:
 def push(database: Engine, provider: Provider, tenant_id: str | None = None) -> int:
     """Send what is due, of one tenant or of all, in each tenant's order; how many rows were sent.
 
-    Two that push at once are held apart by the idempotency keys, and only waste requests.
+    Two that push at once are held apart by the idempotency keys, and only waste requests. Raises an
+    ExceptionGroup of what no row could be blamed for, once the other tenants' are sent.
     """
     sent = 0
     blocked: set[str] = set()
-    while (row := _next(database, tenant_id, blocked)) is not None:
-        if _send(database, provider, row):
-            sent += 1
-        else:
+    with turns("pushes") as each:
+        while (row := _next(database, tenant_id, blocked)) is not None:
             blocked.add(row.tenant_id)
+            with each.of(row.tenant_id):
+                if _send(database, provider, row):
+                    sent += 1
+                    blocked.remove(row.tenant_id)
     return sent
 
 

@@ -13,6 +13,7 @@ from billing.ledger.balances import balance, currency_of
 from billing.payments import collection, outbox, top_ups
 from billing.payments.tables import payment_accounts
 from billing.payments.tables import top_ups as top_ups_table
+from billing.turns import turns
 from metering.database import snapshot, transaction
 
 
@@ -39,7 +40,8 @@ def order(
 def recharge(database: Engine) -> int:
     """Queue a purchase for every tenant that has run low and has none under way; how many.
 
-    A tenant whose last recharge failed is left alone until its recharge is set again.
+    A tenant whose last recharge failed is left alone until its recharge is set again. Raises an
+    ExceptionGroup of what could not be queued, once the others' is.
     """
     with snapshot(database) as connection:
         chosen = list(
@@ -53,9 +55,10 @@ def recharge(database: Engine) -> int:
             )
         )
     count = 0
-    for tenant_id in chosen:
-        with transaction(database) as connection:
-            count += _recharge(connection, tenant_id)
+    with turns("recharges") as each:
+        for tenant_id in chosen:
+            with each.of(tenant_id), transaction(database) as connection:
+                count += _recharge(connection, tenant_id)
     return count
 
 

@@ -12,10 +12,10 @@ from sqlalchemy import Connection
 from billing import budgets
 from billing import queries as billing_queries
 from billing.budgets import Standing
+from billing.invoices.minor_units import stated
 from billing.ledger import balances, grants
 from billing.ledger.balances import Balance
 from billing.ledger.grants import Grant
-from billing.money import format_nano
 from billing.queries import DailyCharge, ReceiptRow
 from dashboards.billing.days import FirstDay, LastDay, presets, read_days
 from dashboards.charts import (
@@ -162,7 +162,11 @@ def spend_chart(charges: Iterable[DailyCharge], days: DateRange, currency: str) 
         categories=categories,
         series=stack(
             [
-                (charge.day.isoformat(), charge.component, format_nano(charge.amount_nano))
+                (
+                    charge.day.isoformat(),
+                    charge.component,
+                    "".join(stated(charge.amount_nano, currency)),
+                )
                 for charge in charges
             ],
             categories,

@@ -10,7 +10,8 @@ from litestar.response import Redirect
 
 from billing import reviewers
 from billing.errors import InvalidAmount, InvalidPayout
-from billing.money import format_nano, parse_nano
+from billing.invoices.minor_units import stated
+from billing.money import parse_nano
 from billing.review_items import Verdict
 from billing.reviewers import ReviewerAccount
 from dashboards.injected import AForm, AHost, AViewer
@@ -72,7 +73,8 @@ def book_payout(request: PageRequest, host: AHost, operator: AViewer, form: AFor
         text = str(error)
         notify(request, f"{text[:1].upper()}{text[1:]}.", failed=True)
     else:
-        notify(request, f"{format_nano(payout.amount_nano)} {currency} are booked as paid.")
+        paid = "".join(stated(payout.amount_nano, currency))
+        notify(request, f"{paid} {currency} are booked as paid.")
     return Redirect(url("/reviewers"))
 
 

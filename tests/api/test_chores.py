@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from billing_cases import STARTED_US, energy, summary
 from billing_world import FAR_US, add_request, add_tenant, settlement
-from sqlalchemy import Connection, Engine, func, select, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Engine, func, select, update
+from structlog.testing import capture_logs
 
 from api import chores
 from api.chores import Chores, sweep_chores, usage_chores
 from billing import outside, retention
+from billing.credit_tables import grants as grants_table
+from billing.ledger import grants, holds
+from billing.signing import Signer
+from billing.tables import holds as holds_table
 from metering import clock, rollups
 from metering import requests as usage
 from metering.database import snapshot, transaction
@@ -48,35 +53,76 @@ def test_a_step_that_fails_is_tried_again_and_keeps_no_other_waiting() -> None:
     running.close()
 
 
-def test_a_part_of_a_sweep_that_fails_takes_no_renewal_back(database: Engine) -> None:
+def test_a_tenant_that_cannot_be_swept_keeps_nothing_else_waiting(
+    database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given three tenants with an orphaned hold and a late grant, and the second's hold broken;
+    when it was swept; then the others' are over, the second's grant is, and its hold is reported.
+    """
+    monkeypatch.setattr(clock, "now_us", lambda: STARTED_US)
+    late_us = STARTED_US + 1
     with transaction(database) as connection:
-        add_tenant(connection)
-        add_request(connection, "req_1")
-    renewed, swept, kept = [0], threading.Event(), [0]
+        for tenant_id in ("ten_1", "ten_2", "ten_3"):
+            add_tenant(connection, tenant_id)
+            add_request(connection, f"req_{tenant_id}", tenant_id)
+            holds.place(
+                connection,
+                request_id=f"req_{tenant_id}",
+                tenant_id=tenant_id,
+                currency="USD",
+                amount_nano=7,
+                ceiling_nano=None,
+                expires_at_us=late_us,
+            )
+            grants.issue(connection, tenant_id, 5, "late", expires_at_us=late_us)
+        broken = update(holds_table).where(holds_table.c.tenant_id == "ten_2")
+        connection.execute(broken.values(amount_nano=8))  # more than was taken
+    monkeypatch.setattr(clock, "now_us", lambda: late_us)
+    renewed: list[None] = []
 
     def keep() -> None:
-        kept[0] += 1
         raise OSError("the lock's connection went away")
 
-    def renew(connection: Connection) -> None:
-        renewed[0] += 1
-        connection.execute(update(requests).values(max_tokens=1000 + renewed[0]))
-
-    def lapse(connection: Connection) -> None:
-        connection.execute(update(requests).values(max_tokens=1))
-        raise ValueError("an item that cannot be read")
-
-    def recalibrate(_connection: Connection) -> None:
-        if renewed[0] > 2:
-            swept.set()
-
-    sweeping = sweep_chores(database, 0.001, keep, [renew, lapse, recalibrate])
-    sweeping.start()
-    assert swept.wait(10)
-    sweeping.close()
+    with capture_logs() as logged:
+        _sweep(database, tmp_path, [keep, lambda: renewed.append(None)])
     with snapshot(database) as connection:
-        found = connection.scalar(select(requests.c.max_tokens))
-    assert (found, kept) == (1000 + renewed[0], renewed)
+        states = connection.execute(select(holds_table.c.tenant_id, holds_table.c.state))
+        assert dict(states.all()) == {
+            "ten_1": "expired",
+            "ten_2": "pending",
+            "ten_3": "expired",
+        }
+        left = connection.scalars(select(grants_table.c.remaining_nano)).all()
+    assert left == [0, 0, 0]
+    failed = [each.get("tenant_id") for each in logged if each["event"] == "chore.failed"]
+    assert set(failed) == {None, "ten_2"}  # the lock is nobody's
+    assert renewed
+
+
+def test_a_sweep_that_finds_nothing_waits_for_no_writer(
+    sqlite_database: Engine, tmp_path: Path
+) -> None:
+    with transaction(sqlite_database) as connection:
+        add_tenant(connection)
+    with transaction(sqlite_database):
+        _sweep(sqlite_database, tmp_path, [])
+
+
+def _sweep(database: Engine, folder: Path, keeping: list[Callable[[], None]]) -> None:
+    """Sweep for two rounds at least."""
+    rounds = 0
+    over = threading.Event()
+
+    def count() -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds > 2:
+            over.set()
+
+    sweeping = sweep_chores(database, 0.001, Signer.open(folder / "key.pem"), [*keeping, count])
+    sweeping.start()
+    assert over.wait(10)
+    sweeping.close()
 
 
 def test_a_step_with_more_to_do_is_not_kept_waiting_for_the_next_round() -> None:
@@ -119,11 +165,11 @@ def test_a_tenant_whose_usage_cannot_be_rolled_up_keeps_no_other_waiting(databas
             return rollups.refresh(connection, tenant_id)
 
     step = chores._in_turn(database, rollups.next_marked, roll_up)
-    for more in ([True], [True, True], [False]):  # the first round had work, the second none
-        assert [step() for _ in more] == more
-        if more[-1]:
-            with pytest.raises(DBAPIError):
-                step()
+    with capture_logs() as logged:
+        # Three tenants, and round again for there was work: only the second is left, and fails.
+        assert [step() for _ in range(6)] == [True] * 5 + [False]
+    failed = [each["tenant_id"] for each in logged if each["event"] == "chore.failed"]
+    assert failed == ["ten_2", "ten_2"]
     with snapshot(database) as connection:
         rows = rollups.read(connection, None, "day", 0, FAR_US)
         assert [(row.tenant_id, row.energy_uj) for row in rows] == [("ten_1", 2), ("ten_3", 2)]

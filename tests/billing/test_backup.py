@@ -7,12 +7,13 @@ import threading
 from pathlib import Path
 
 from billing_cases import summary
+from billing_sweeps import expire_holds
 from billing_world import FAR_US, add_request, add_tenant, emit, ended, settlement
 from sqlalchemy import Engine
 
 from billing import budgets
 from billing.gate import HoldGate
-from billing.ledger import balances, grants, holds
+from billing.ledger import balances, grants
 from billing.reconciliation import reconcile
 from metering.database import open_database, snapshot, transaction
 
@@ -60,6 +61,6 @@ def test_a_backup_taken_amid_the_writes_reconciles_when_it_is_restored(
         assert balances.balance(connection, "ten_1").promotional_nano < 50_000
     # It goes on from there: what was live is swept, and nothing is lost.
     with transaction(restored) as connection:
-        holds.expire(connection, FAR_US)
+        expire_holds(connection, FAR_US)
         assert reconcile(connection).differences == ()
     restored.dispose()

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pytest
 from billing_cases import STARTED_US, summary
+from billing_sweeps import expire_holds
 from billing_world import FAR_US, add_request, add_tenant, books_balance
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,7 +87,7 @@ def test_a_storm_of_cancellations_leaves_nothing_held(database: Engine) -> None:
             if number % 2:
                 holds.void(connection, f"req_{number}")
             else:
-                holds.expire(connection, FAR_US)
+                expire_holds(connection, FAR_US)
     with snapshot(database) as connection:
         (standing,) = budgets.standings(connection, "ten_1", STARTED_US)
         assert (standing.reserved_nano, standing.spent_nano) == (0, 0)
@@ -262,7 +263,7 @@ def test_a_tenant_that_moves_meanwhile_keeps_the_window_its_request_began_in(
         elif end == "refunded":
             budgets.give_back(connection, "req_1", 4)
         else:
-            holds.expire(connection, FAR_US)
+            expire_holds(connection, FAR_US)
         assert list(check(connection)) == []
         (window,) = connection.execute(select(budget_windows)).all()
         assert window.budget_id == budget.id

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from billing_cases import energy, summary, tariff, unit
+from billing_sweeps import expire_holds
 from billing_world import FAR_US, add_request, add_tenant, balances, books_balance, hold_state
 from sqlalchemy import Connection, Engine, update
 
@@ -173,7 +174,7 @@ def test_a_late_opt_in_is_held_for_from_the_next_block_on(connection: Connection
 
 def test_an_expired_hold_covers_nothing_more(connection: Connection) -> None:
     gate = admitted(connection)
-    holds.expire(connection, FAR_US)
+    expire_holds(connection, FAR_US)
     assert gate.cover(connection, stopped(unit(1))) is Cover.CREDIT
     assert balances(connection) == {"tenant_credit": 10**9}
 
@@ -233,7 +234,7 @@ def test_an_expired_hold_and_a_late_opt_in_reach_nowhere(connection: Connection)
     assert gate.reach(connection, ["req_1"]) == {}
     connection.execute(update(tenants).values(review_opt_in=False))
     assert gate.reach(connection, ["req_1"]) == {"req_1": 8}
-    holds.expire(connection, FAR_US)
+    expire_holds(connection, FAR_US)
     assert gate.reach(connection, ["req_1"]) == {}
 
 

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine, delete, func, select, update
 
 from billing import budgets, catalogue, outside
 from billing.ledger import balances as tenant_balances
+from billing.ledger.accounts import lock_tenant
 from billing.queries import lines
 from billing.receipt_documents import iso
 from billing.reconciliation import reconcile
@@ -32,7 +33,14 @@ from metering.tables import request_summaries, requests
 HOUR_US = 3600 * 10**6
 
 
-def report(database: Engine, number: int, at_us: int = STARTED_US, **data: Any) -> None:
+def report(
+    database: Engine,
+    number: int,
+    at_us: int = STARTED_US,
+    *,
+    tenant_id: str = "ten_1",
+    **data: Any,
+) -> None:
     body = {"model": "other", "input_tokens": 20, "output_tokens": 10, "energy_joules": "2.5"}
     raw = json.dumps(
         {
@@ -40,13 +48,13 @@ def report(database: Engine, number: int, at_us: int = STARTED_US, **data: Any) 
             "id": f"event-{number}",
             "source": "vllm",
             "type": "dev.dflash.usage.reported.v1",
-            "subject": "ten_1",
+            "subject": tenant_id,
             "time": iso(at_us),
             "data": body | data,
         }
     ).encode()
     read = envelopes.read(
-        raw, source="vllm", tenant_ids=frozenset({"ten_1"}), now_us=STARTED_US + 10 * HOUR_US
+        raw, source="vllm", tenant_ids=frozenset({tenant_id}), now_us=STARTED_US + 10 * HOUR_US
     )
     (answer,) = intake.take(database, "mkey_1", [read])
     assert answer.result in {intake.Result.ACCEPTED, intake.Result.DUPLICATE}, answer
@@ -131,6 +139,38 @@ def test_an_event_that_nothing_can_be_made_of_keeps_none_waiting(
         (waiting,) = outside.unrated(connection, 10)
         assert (waiting.id, reason in waiting.reason) == ("event-1", True)
         books_balance(connection)
+
+
+def test_a_tenant_whose_usage_cannot_be_settled_keeps_no_other_waiting(
+    database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More events of the first tenant than are taken at a time, and one of another behind them."""
+    monkeypatch.setattr(outside, "BATCH", 2)
+    settler = settlement(tmp_path)
+    with transaction(database) as connection:
+        settler._signer.register(connection)
+        for tenant_id in ("ten_1", "ten_2"):
+            add_tenant(connection, tenant_id, credit="0")
+    for number in range(3):
+        report(database, number)
+    report(database, 3, tenant_id="ten_2")
+
+    def broken(_connection: Connection, tenant_id: str, currency: str) -> int:
+        if tenant_id == "ten_1":
+            raise OverflowError("its books")
+        return lock_tenant(_connection, tenant_id, currency)
+
+    monkeypatch.setattr(outside, "lock_tenant", broken)
+    for _ in range(2):
+        with pytest.raises(ExceptionGroup) as failed:
+            outside.settle_waiting(database, settler)
+        assert "usage of ten_1" in failed.value.exceptions[0].__notes__
+    with snapshot(database) as connection:
+        assert connection.scalars(select(requests.c.tenant_id)).all() == ["ten_2"]
+        assert outside.waiting(connection).unrated == 3
+    monkeypatch.setattr(outside, "lock_tenant", lock_tenant)
+    assert outside.settle_waiting(database, settler) == outside.Rated(2, 0)
+    assert outside.settle_waiting(database, settler) == outside.Rated(1, 0)
 
 
 def test_a_late_event_is_priced_as_of_its_own_time(database: Engine, tmp_path: Path) -> None:

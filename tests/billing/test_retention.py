@@ -152,11 +152,16 @@ def test_content_is_kept_for_as_many_days_as_its_tenant_says(
         ends = connection.scalar(select(requests.c.ended_at_us).where(requests.c.id == "req_0"))
         assert ends is not None
         retention.keep(connection, "ten_1", 2)
-        assert retention.sweep(connection, ends + 2 * DAY_US - 1) == 0
-        assert retention.sweep(connection, ends + 2 * DAY_US) == 2
-        assert retention.sweep(connection, ends + 9 * DAY_US) == 0
+        over = ends + 2 * DAY_US
+        assert retention.next_due(connection, over - 1) is None
+        assert retention.sweep(connection, "ten_1", over - 1) == 0
+        assert retention.next_due(connection, over) == "ten_1"
+        assert retention.next_due(connection, over, "ten_1") is None
+        assert retention.sweep(connection, "ten_1", over) == 2
+        assert retention.sweep(connection, "ten_1", over + 7 * DAY_US) == 0
         retention.keep(connection, "ten_2", None)
-        assert retention.sweep(connection, FAR_US) == 0
+        assert retention.next_due(connection, FAR_US) is None
+        assert retention.sweep(connection, "ten_2", FAR_US) == 0
         with pytest.raises(InvalidRetention):
             retention.keep(connection, "ten_1", -1)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from billing_cases import summary, tariff, unit
+from billing_sweeps import lapse_reviews
 from billing_world import (
     FAR_US,
     STARTED_US,
@@ -219,9 +220,9 @@ def test_a_final_item_is_never_claimed(connection: Connection, signer: Signer) -
 def test_a_fee_that_lapses_goes_back_to_the_tenant(
     connection: Connection, signer: Signer, time: Clock
 ) -> None:
-    assert review.lapse(connection, time.now_us + SLA_US - 1, signer) == 0
-    assert review.lapse(connection, time.now_us + SLA_US, signer) == 2
-    assert review.lapse(connection, time.now_us + SLA_US, signer) == 0
+    assert lapse_reviews(connection, time.now_us + SLA_US - 1, signer) == 0
+    assert lapse_reviews(connection, time.now_us + SLA_US, signer) == 2
+    assert lapse_reviews(connection, time.now_us + SLA_US, signer) == 0
     assert balances(connection)["tenant_credit"] == NANO - INPUT - OUTPUT
     (signed,) = receipts.adjustments(connection, "req_1")
     verified = receipts.verify_adjustment(signed, receipts.public_keys(connection))
@@ -233,7 +234,7 @@ def test_a_fee_that_lapses_goes_back_to_the_tenant(
 def test_the_operators_fee_goes_back_to_the_operator(
     connection: Connection, signer: Signer, time: Clock
 ) -> None:
-    review.lapse(connection, time.now_us + SLA_US, signer)
+    lapse_reviews(connection, time.now_us + SLA_US, signer)
     assert balances(connection, "ten_2") == {
         "tenant_credit": NANO - INPUT - OUTPUT,
         "earnings": INPUT + OUTPUT,
@@ -249,7 +250,7 @@ def test_an_item_under_review_does_not_lapse_before_its_lease(
     time.now_us = start + SLA_US - 1
     token = review.claim(connection, ITEM, "key_anna")
     time.now_us = start + SLA_US
-    assert review.lapse(connection, time.now_us, signer) == 1  # the other one
+    assert lapse_reviews(connection, time.now_us, signer) == 1  # the other one
     with pytest.raises(ReviewConflict, match="time is over"):
         review.claim(connection, ITEM, "key_ben")
     resolve(connection, signer, "approve", token)
@@ -308,7 +309,7 @@ def test_the_queue_is_read_page_by_page_oldest_first(
 def test_final_items_are_read_newest_first(
     connection: Connection, signer: Signer, time: Clock
 ) -> None:
-    review.lapse(connection, time.now_us + SLA_US, signer)
+    lapse_reviews(connection, time.now_us + SLA_US, signer)
     newest, oldest = review.items(connection, ReviewState.LAPSED, 50)
     cursor = (newest.queued_at_us, newest.id)
     assert review.items(connection, ReviewState.LAPSED, 50, cursor) == [oldest]

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from billing_cases import unit
+from billing_sweeps import lapse_reviews
 from billing_world import add_tenant, balances, books_balance
 from review_desk import FEE_NANO, REVIEWED, Clock, ReviewDesk, due, outcomes, pool
 from sqlalchemy import Engine, func, select
@@ -103,7 +104,7 @@ def test_an_opinion_that_waited_for_another_in_vain_stands(desk: ReviewDesk, tim
     desk.judge(differing, "key_ben", "approve")
     time.now_us += review.SLA_US
     with transaction(desk.database) as connection:
-        assert review.lapse(connection, time.now_us, desk.signer) == 2
+        assert lapse_reviews(connection, time.now_us, desk.signer) == 2
         found = [review.item(connection, f"rev_{each}") for each in (alone, differing)]
         assert [each.verdict for each in found] == ["edit", "reject"]
         assert outcomes(connection) == {alone: 1, differing: 1}
@@ -194,11 +195,11 @@ def test_reviews_cost_a_tenant_no_more_than_its_cap_in_a_month(
     assert told() == 1
     time.now_us += review.SLA_US
     with transaction(desk.database) as connection:
-        review.lapse(connection, time.now_us, desk.signer)  # what lapsed cost nothing
+        lapse_reviews(connection, time.now_us, desk.signer)  # what lapsed cost nothing
     assert isinstance(desk.answer(), str)
     time.now_us += 32 * review.SLA_US
     with transaction(desk.database) as connection:
-        review.lapse(connection, time.now_us, desk.signer)
+        lapse_reviews(connection, time.now_us, desk.signer)
         review_caps.limit(connection, "ten_1", 0)
     none = desk.answer()
     with transaction(desk.database) as connection:
@@ -239,7 +240,7 @@ def test_a_held_answer_is_kept_back_until_the_verdict(
     if judge is None:
         time.now_us += review.SLA_US
         with transaction(desk.database) as connection:
-            review.lapse(connection, time.now_us, desk.signer)
+            lapse_reviews(connection, time.now_us, desk.signer)
     else:
         judge(desk, request_id)
     with snapshot(desk.database) as connection:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from billing_cases import ENGINE, energy, nothing_emitted, summary, tariff, unit
+from billing_sweeps import expire_holds
 from billing_world import (
     FAR_US,
     add_request,
@@ -26,7 +27,6 @@ from sqlalchemy import Connection, Engine, select
 
 from billing import queries, receipts, review
 from billing.gate import HoldGate
-from billing.ledger import holds
 from billing.money import NANO, format_nano
 from billing.receipts import verify
 from billing.settlement import Settlement
@@ -261,7 +261,7 @@ def test_a_request_whose_hold_expired_still_settles(
     add_tenant(connection, pays=TERMS)
     request = add_request(connection)
     HoldGate().admit(connection, request, expires_at_us=5)
-    holds.expire(connection, 5)
+    expire_holds(connection, 5)
     ended(connection, settler, summary())
     assert balances(connection) == {"tenant_credit": NANO - CHARGE, "earnings": CHARGE}
 
@@ -352,7 +352,7 @@ def test_the_sweep_after_a_settlement_finds_nothing(
 ) -> None:
     run(connection, settler, summary())
     mark(connection, "req_1", RequestStatus.COMPLETED)
-    assert holds.expire(connection, FAR_US) == 0
+    assert expire_holds(connection, FAR_US) == 0
 
 
 def test_energy_that_settles_late_is_a_signed_adjustment_that_costs_nothing(

@@ -15,11 +15,11 @@ from litestar import Litestar
 from litestar.testing import TestClient
 from sqlalchemy import Engine
 
-from api import tenants
+from api import keys, tenants
 from api.roles import Role
 from billing import budgets, periods
 from billing.invoices import closing, parties
-from billing.ledger import grants, terms
+from billing.ledger import credits, grants, terms
 from billing.payments import collection
 from billing.settlement import Settlement
 from dashboards.protocols import EngineState
@@ -206,6 +206,28 @@ def test_a_tenant_sees_its_budgets_and_grants_where_it_has_any(
     shown = client.get("/dashboard/overview").text
     for text in ('id="budgets"', "Hard, per month", "welcome", "promotional", "Postpaid"):
         assert text in shown
+
+
+@pytest.mark.parametrize(
+    ("currency", "whole", "odd"),
+    [
+        ("JPY", "1234", '1234<span class="fine">.5</span>'),
+        ("KWD", "1234.000", '1234.500<span class="fine"></span>'),
+    ],
+)
+def test_amounts_have_the_decimals_of_the_tenants_currency(
+    world: World, client: TestClient[Litestar], currency: str, whole: str, odd: str
+) -> None:
+    with transaction(world.database) as connection:
+        tenant = tenants.create(connection, name="Abroad", currency=currency)
+        key = keys.create(connection, tenant_id=tenant.id, role=Role.FINANCE, name="books")
+        credits.grant(connection, tenant.id, 1234 * 10**9, "first")
+    sign_in(client, key.secret)
+    pages = [client.get(f"/dashboard/{name}").text for name in ("overview", "statement")]
+    assert all(f">{whole}<" in page for page in pages)
+    with transaction(world.database) as connection:
+        credits.grant(connection, tenant.id, 5 * 10**8, "second")
+    assert odd in client.get("/dashboard/overview").text
 
 
 def test_a_receipt_says_how_joules_were_had_and_sees_them_as_carbon_where_a_grid_is_named(

@@ -19,36 +19,54 @@ def text_of(markup: str) -> str:
     return re.sub(r"<[^>]+>", "", markup)
 
 
-def test_an_amount_is_exact_with_at_least_two_decimals() -> None:
-    assert text_of(rendering.amount(0)) == "0.00"
-    assert text_of(rendering.amount(12_500_000_000, "USD")) == "12.50 USD"
-    assert text_of(rendering.amount(1)) == "0.000000001"
-    assert text_of(rendering.amount(-250_000_000, "EUR")) == "−0.25 EUR"
+CURRENCIES = st.sampled_from(["JPY", "EUR", "KWD", "CLF"])
 
 
-def test_only_what_is_finer_than_a_cent_is_set_lighter_and_only_beside_one() -> None:
-    assert '1.25<span class="fine">1822796</span>' in rendering.amount(1_251_822_796)
-    assert '0.0019637<span class="fine"></span>' in rendering.amount(1_963_700)
+@pytest.mark.parametrize(
+    ("nano", "currency", "coarse", "fine"),
+    [
+        (0, "USD", "0.00", ""),
+        (12_500_000_000, "USD", "12.50", ""),
+        (1_251_822_796, "USD", "1.25", "1822796"),
+        (1_963_700, "USD", "0.0019637", ""),  # less than a cent: all of it counts
+        (-250_000_000, "EUR", "−0.25", ""),
+        (0, "JPY", "0", ""),
+        (12_000_000_000, "JPY", "12", ""),
+        (12_500_000_000, "JPY", "12", ".5"),
+        (-990_000_000, "JPY", "−0.99", ""),
+        (12_500_000_000, "KWD", "12.500", ""),
+        (1_251_822_796, "KWD", "1.251", "822796"),
+        (999_999, "KWD", "0.000999999", ""),
+    ],
+)
+def test_an_amount_has_its_currencys_decimals_and_what_is_finer_set_lighter(
+    nano: int, currency: str, coarse: str, fine: str
+) -> None:
+    said = rendering.amount(nano, currency)
+    assert f'"amount">{coarse}<span class="fine">{fine}</span> ' in said
+    assert text_of(said) == f"{coarse}{fine} {currency}"
 
 
-@given(st.integers(-(2**62), 2**62))
-def test_an_amount_reads_back_to_the_same_number_of_nanos(nano: int) -> None:
-    said = text_of(rendering.amount(nano)).replace("\N{MINUS SIGN}", "-")
-    assert Decimal(said).scaleb(9) == nano
+@given(st.integers(-(2**62), 2**62), CURRENCIES)
+def test_an_amount_reads_back_to_the_same_number_of_nanos(nano: int, currency: str) -> None:
+    said = text_of(rendering.amount(nano, currency)).replace("\N{MINUS SIGN}", "-")
+    assert Decimal(said.removesuffix(f" {currency}")).scaleb(9) == nano
 
 
-@given(st.integers(0, 10**15))
-def test_amounts_of_a_column_are_padded_to_nine_decimals(nano: int) -> None:
-    column = str(rendering.column(nano))
+@given(st.integers(0, 10**15), CURRENCIES)
+def test_amounts_of_a_column_are_padded_to_nine_decimals(nano: int, currency: str) -> None:
+    column = str(rendering.column(nano, currency))
     padding = int(column.partition("pad-")[2].partition('"')[0])
     assert len(text_of(column).partition(".")[2]) + padding == 9
+    assert ("." in text_of(column)) != ("pad-point" in column)
+    assert f".pad-{padding} " in (rendering.STATIC / "style.css").read_text() or not padding
 
 
 @pytest.mark.parametrize(
     "said",
     [
         rendering.amount(None, "USD"),
-        rendering.column(None),
+        rendering.column(None, "USD"),
         rendering.joules(None),
         rendering.joules_exact(None),
         rendering.percent(None),
@@ -92,7 +110,7 @@ def test_templates_escape_what_they_print() -> None:
     made = template.render(text="<script>", nano=0)
     assert "<script>" not in made
     assert "<b>" not in made
-    assert isinstance(rendering.amount(parse_nano("1")), Markup)
+    assert isinstance(rendering.amount(parse_nano("1"), "USD"), Markup)
 
 
 def test_an_assets_address_changes_with_its_content() -> None:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from billing_sweeps import lapse_reviews
 from billing_world import books_balance
 from databases import Databases, PostgresServer, SqliteFiles, reopened
 from hypothesis import HealthCheck, settings
@@ -165,7 +166,7 @@ class Queue(RuleBasedStateMachine):
     def sweep(self, elapsed_us: int) -> None:
         self.time.now_us += elapsed_us
         with transaction(self.database) as connection:
-            review.lapse(connection, self.time.now_us, self.desk.signer)
+            lapse_reviews(connection, self.time.now_us, self.desk.signer)
         with snapshot(self.database) as connection:
             for request_id in self.open_items():
                 item = review.of_request(connection, request_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from billing_sweeps import expire_holds
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from money_world import HOLD_US, TENANTS, World, sometimes
@@ -40,7 +41,7 @@ class Invoicing(World):
         with transaction(self.database) as connection:
             if renews:
                 holds.renew(connection, self.running, self.now_us + HOLD_US)
-            holds.expire(connection, self.now_us)
+            expire_holds(connection, self.now_us)
         self.closed.add(month.label)
         self.close_all()
         self.keep()

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from billing_cases import energy, unit
+from billing_sweeps import expire_grants, expire_holds, lapse_reviews
 from billing_world import add_request, emit, hold_state
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -21,7 +22,7 @@ from billing.errors import (
     HoldConflict,
     InsufficientCredit,
 )
-from billing.ledger import grants, holds
+from billing.ledger import holds
 from billing.rating import rate
 from billing.receipt_documents import iso
 from billing.tables import holds as holds_table
@@ -216,9 +217,9 @@ class Requests(World):
     def sweep(self, elapsed_us: int) -> None:
         self.now_us += elapsed_us
         with transaction(self.database) as connection:
-            holds.expire(connection, self.now_us)
-            grants.expire(connection, self.now_us)
-            review.lapse(connection, self.now_us, self.signer)
+            expire_holds(connection, self.now_us)
+            expire_grants(connection, self.now_us)
+            lapse_reviews(connection, self.now_us, self.signer)
             outlived = select(holds_table.c.request_id).where(
                 holds_table.c.state == "pending", holds_table.c.expires_at_us <= self.now_us
             )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,13 +19,13 @@ from typing import Any
 import pytest
 from api_app import make_client
 from api_cases import HeldClock, House, bearer, make_house
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from api.errors import InvalidParameter
 from api.webhooks import deliveries, endpoints, sending
 from api.webhooks.addresses import ForbiddenAddress, check_url, resolve
-from api.webhooks.deliveries import SCHEDULE_S
+from api.webhooks.deliveries import SCHEDULE_S, Due
 from api.webhooks.routes import webhooks_router
 from api.webhooks.sending import Sender
 from billing.notices import announce
@@ -85,8 +88,32 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
+def hung() -> Iterator[str]:
+    """The address of a process that takes calls and never answers one, until it is killed."""
+    script = (
+        "import socket, time\n"
+        "server = socket.create_server(('127.0.0.1', 0), backlog=128)\n"
+        "print(server.getsockname()[1], flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", script], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}/hook"
+        process.kill()
+
+
+@pytest.fixture
 def house(database: Engine, held_clock: HeldClock) -> House:
     return make_house(database)
+
+
+@pytest.fixture
+def sender(database: Engine) -> Iterator[Sender]:
+    opened = Sender(database, allow_private=True)
+    yield opened
+    opened.close()
 
 
 def tell(database: Engine, house: House, cause: str = "1", kind: str = "balance.low") -> None:
@@ -105,11 +132,10 @@ def listed(database: Engine, house: House) -> list[deliveries.Delivery]:
 
 
 def test_a_notice_is_told_once_to_each_endpoint_that_wants_it(
-    database: Engine, house: House, receiver: Receiver
+    database: Engine, house: House, sender: Sender, receiver: Receiver
 ) -> None:
     wants = listen(database, house, receiver.url, "balance.low")
     listen(database, house, receiver.url, "review.resolved")
-    sender = Sender(database, allow_private=True)
     for _ in range(2):
         tell(database, house)
         sender.round()
@@ -135,12 +161,11 @@ def signed(secret: str, headers: dict[str, str], body: bytes) -> Any:
 
 
 def test_a_rotated_secret_signs_beside_the_new_one_until_its_overlap_ends(
-    database: Engine, house: House, receiver: Receiver, held_clock: HeldClock
+    database: Engine, house: House, sender: Sender, receiver: Receiver, held_clock: HeldClock
 ) -> None:
     old = listen(database, house, receiver.url)
     with transaction(database) as connection:
         new = endpoints.rotate(connection, house.tenant_id, old.id, 60)
-    sender = Sender(database, allow_private=True)
     for cause, seconds in (("1", 59), ("2", 1)):
         held_clock.advance(seconds)
         tell(database, house, cause)
@@ -153,10 +178,9 @@ def test_a_rotated_secret_signs_beside_the_new_one_until_its_overlap_ends(
 
 
 def test_a_failing_receiver_is_tried_again_on_schedule_until_it_is_given_up(
-    database: Engine, house: House, receiver: Receiver, held_clock: HeldClock
+    database: Engine, house: House, sender: Sender, receiver: Receiver, held_clock: HeldClock
 ) -> None:
     listen(database, house, receiver.url)
-    sender = Sender(database, allow_private=True)
     receiver.status = 302  # a redirect is an answer, and no way on
     tell(database, house)
     for attempt, wait_s in enumerate(SCHEDULE_S):
@@ -181,6 +205,7 @@ def test_a_failing_receiver_is_tried_again_on_schedule_until_it_is_given_up(
 def test_a_receiver_whose_answer_never_ends_keeps_nobody_waiting(
     database: Engine,
     house: House,
+    sender: Sender,
     receiver: Receiver,
     monkeypatch: pytest.MonkeyPatch,
     drips: str,
@@ -190,38 +215,101 @@ def test_a_receiver_whose_answer_never_ends_keeps_nobody_waiting(
     listen(database, house, receiver.url)
     receiver.drips = drips
     tell(database, house)
-    Sender(database, allow_private=True).round()
+    sender.round()
     (found,) = listed(database, house)
     assert (found.state, found.attempts) == (state, 1)
     assert found.last_error == (None if state == "delivered" else "it took longer than 0.3 s")
 
 
 def test_a_receiver_that_is_gone_is_told_nothing_more(
-    database: Engine, house: House, receiver: Receiver
+    database: Engine, house: House, sender: Sender, receiver: Receiver
 ) -> None:
     endpoint = listen(database, house, receiver.url)
     receiver.status = 410
-    sender = Sender(database, allow_private=True)
     tell(database, house)
     tell(database, house, "2")
-    sender.round()
     tell(database, house, "3")
-    sender.round()
+    for _ in range(3):
+        sender.round()
+    assert len(receiver.calls) == 1
     with snapshot(database) as connection:
         found = endpoints.require(connection, house.tenant_id, endpoint.id)
     assert found.disabled_reason == "it answered 410"
     assert {each.state for each in listed(database, house)} == {"failed"}
 
 
+def test_receivers_that_never_answer_keep_no_other_waiting(
+    database: Engine,
+    house: House,
+    held_clock: HeldClock,
+    sender: Sender,
+    receiver: Receiver,
+    hung: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given four tenants with as many receivers that hang as they may have, and twice what each of
+    them is to be told; then another's deliveries are made one a round, in order, and meanwhile
+    every tenant has its places and no endpoint is called twice at a time.
+    """
+    monkeypatch.setattr(sending, "LOOK_AGAIN_S", 60)  # a round ends with a call
+    for name in ("B", "C", "D", "E"):
+        other = make_house(database, name)
+        for _ in range(endpoints.ENDPOINTS_MAX):
+            listen(database, other, hung)
+        tell(database, other, "1")
+        tell(database, other, "2")
+    listen(database, house, receiver.url)
+    told = [str(number) for number in range(5)]
+    for cause in told:
+        held_clock.advance(0.001)
+        tell(database, house, cause, f"balance.low{cause}")
+    for number in range(len(told)):
+        assert sender.round() == 4 * sending.PLACES_OF_TENANT + 1
+        assert len(receiver.calls) == number + 1
+    assert [json.loads(body)["type"][-1] for _, body in receiver.calls] == told
+    called = [due.endpoint for due in sender._calls.values()]
+    assert len({endpoint.id for endpoint in called}) == len(called)
+    assert set(Counter(each.tenant_id for each in called).values()) == {sending.PLACES_OF_TENANT}
+
+
+def test_every_endpoint_has_its_turn_before_any_has_its_next(
+    database: Engine,
+    house: House,
+    sender: Sender,
+    receiver: Receiver,
+    hung: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More receivers that hang than there are places, each with more to be told than that."""
+    monkeypatch.setattr(sending, "PLACES", 3)
+    monkeypatch.setattr(sending, "TIMEOUT_S", 0.05)
+    order: list[str] = []
+    claim = deliveries.claim
+
+    def noted(connection: Connection, chosen: Sequence[int]) -> list[Due]:
+        begun = claim(connection, chosen)
+        order.extend(due.endpoint.id for due in begun)
+        return begun
+
+    monkeypatch.setattr(deliveries, "claim", noted)
+    slow = [listen(database, house, hung).id for _ in range(7)]
+    quick = listen(database, house, receiver.url).id
+    for cause in range(3):
+        tell(database, house, str(cause))
+    while sender.round():
+        pass
+    turns = [order[start : start + 8] for start in range(0, 24, 8)]
+    assert all(sorted(turn) == sorted([*slow, quick]) for turn in turns)
+
+
 def test_what_another_gateway_has_claimed_is_left_to_it(
-    database: Engine, house: House, receiver: Receiver, held_clock: HeldClock
+    database: Engine, house: House, sender: Sender, receiver: Receiver, held_clock: HeldClock
 ) -> None:
     listen(database, house, receiver.url)
     tell(database, house)
     with transaction(database) as connection:
         deliveries.plan(connection)
-        assert len(deliveries.claim(connection, 5)) == 1
-    sender = Sender(database, allow_private=True)
+        assert len(deliveries.claim(connection, [deliveries.heads(connection)[0].seq])) == 1
     assert sender.round() == 0
     held_clock.advance(deliveries.LEASE_S)  # it died: its lease ends
     assert sender.round() == 1

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from billing_cases import tariff
 from billing_world import add_tenant, balances, books_balance
+from click.testing import CliRunner
 from invoice_world import DAY_US, Month, at, per_service_period, priced
 from sqlalchemy import text, update
 from sqlalchemy.exc import DatabaseError
 
 from billing import catalogue, overrides, refunds
+from billing.errors import InvalidPeriod
 from billing.invoices import closing, queries
+from billing.invoices.cli import invoice
 from billing.invoices.closing import Outcome
+from metering.cli_context import CliContext
 from metering.database import snapshot, transaction
 from metering.tables import tenants as tenants_table
 
@@ -56,6 +61,28 @@ def test_usage_on_account_is_due_and_moves_from_accrued_to_receivable(month: Mon
         books_balance(connection)
 
 
+def test_a_tenant_that_cannot_be_closed_keeps_no_other_from_it(
+    month: Month, tmp_path: Path
+) -> None:
+    with transaction(month.database) as connection:
+        for tenant_id in ("ten_2", "ten_3"):
+            add_tenant(connection, tenant_id, pays=priced())
+    for tenant_id in ("ten_1", "ten_2", "ten_3"):
+        month.serve(f"req_{tenant_id}", tenant_id, ended_us=at("2026-11-10 12:00"))
+    with transaction(month.database) as connection:
+        nowhere = update(tenants_table).where(tenants_table.c.id == "ten_2")
+        connection.execute(nowhere.values(time_zone="Mars/Olympus_Mons"))
+    after_grace(month)
+    url = month.database.url.render_as_string(hide_password=False)
+    context = CliContext(home=tmp_path, database_url=url)
+    done = CliRunner().invoke(invoice, ["close", "--period", "2026-11"], obj=context)
+    assert done.exit_code == 1
+    assert "ten_2: failed: ZoneInfoNotFoundError" in done.output
+    assert "1 failed, 2 issued" in done.output
+    with pytest.raises(InvalidPeriod):
+        list(closing.close(month.database, "2026-13"))
+
+
 def test_closing_again_issues_nothing_again(month: Month) -> None:
     month.serve("req_1", ended_us=at("2026-11-10 12:00"))
     after_grace(month)
@@ -92,9 +119,9 @@ def test_a_close_that_crashes_leaves_neither_a_gap_nor_a_double(month: Month) ->
     after_grace(month)
 
     def crash(_connection: object, _invoice_id: str) -> None:
-        raise RuntimeError("the process dies before its commit")
+        raise SystemExit("the process dies before its commit")
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(SystemExit):
         list(closing.close(month.database, "2026-11", witness=crash))
     late = month.serve("req_2", ended_us=LAST_MOMENT)
     invoice = month.issued("2026-11")

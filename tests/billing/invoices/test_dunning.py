@@ -14,6 +14,7 @@ from billing.credit_tables import notices
 from billing.errors import InvoiceConflict, PaymentOverdue
 from billing.gate import HoldGate
 from billing.invoices import credit_notes, dunning, issuing, paying
+from billing.invoices.dunning import Reminded
 from billing.invoices.queries import Invoice
 from billing.ledger import credits, holds, terms
 from billing.money import parse_nano
@@ -55,20 +56,33 @@ def pay(month: Month, invoice: Invoice, minor: int, cause: str = "wire") -> None
         paying.pay(connection, invoice.row.id, minor, method=paying.MANUAL, cause_id=cause)
 
 
+def remind(month: Month) -> list[Reminded]:
+    """All tenants in turn; what those that heard anything were told."""
+    heard, tenant_id = [], ""
+    while True:
+        with transaction(month.database) as connection:
+            found = dunning.next_due(connection, tenant_id)
+            if found is None:
+                return heard
+            tenant_id = found
+            if (told := dunning.remind(connection, tenant_id)).is_news:
+                heard.append(told)
+
+
 def days_pass(month: Month, days: int) -> None:
     for _ in range(days):
         month.now_us += DAY_US
-        dunning.run(month.database)
+        remind(month)
 
 
 def test_each_reminder_is_told_once_on_its_day_and_names_what_is_left(
     month: Month, owed: Invoice
 ) -> None:
-    assert dunning.run(month.database) == []
+    assert remind(month) == []
     days_pass(month, 3)
     pay(month, owed, 100)
     days_pass(month, 5)
-    dunning.run(month.database)
+    remind(month)
     found = told(month, "invoice.overdue")
     assert [(each["days_overdue"], each["remaining"]) for each in found] == [
         ("1", "4.00"),
@@ -79,9 +93,9 @@ def test_each_reminder_is_told_once_on_its_day_and_names_what_is_left(
 
 def test_days_that_went_by_unseen_are_one_reminder(month: Month, owed: Invoice) -> None:
     month.now_us += 9 * DAY_US
-    (reminded,) = dunning.run(month.database)
+    (reminded,) = remind(month)
     assert (reminded.numbers, reminded.is_paused) == ((owed.row.number,), False)
-    assert dunning.run(month.database) == []
+    assert remind(month) == []
     assert [each["days_overdue"] for each in told(month, "invoice.overdue")] == ["9"]
 
 
@@ -166,7 +180,7 @@ def test_credit_goes_on_when_nothing_is_owed_too_long_whatever_ended_that(
             issuing.void(connection, owed.row.id)
     if way == "no pause":
         month.terms(pause_days=None)
-        dunning.run(month.database)
+        remind(month)
     admit(month, "req_2")
 
 

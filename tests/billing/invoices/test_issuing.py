@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import pytest
 from billing_world import balances, books_balance
@@ -20,6 +21,7 @@ from billing.invoices.queries import Invoice
 from billing.invoices.standings import Standing
 from billing.ledger.accounts import Account, AccountKind, lock_tenant
 from billing.ledger.posting import Transfer, TransferKind, post
+from metering import clock
 from metering.database import snapshot, transaction
 
 
@@ -77,6 +79,42 @@ def test_a_tenant_is_told_once_of_what_becomes_of_an_invoice(month: Month, owed:
     with snapshot(month.database) as connection:
         told = connection.scalars(select(notices.c.type).order_by(notices.c.type))
         assert list(told) == ["invoice.credited", "invoice.issued", "invoice.paid"]
+
+
+def test_a_tenant_is_told_of_every_change_of_an_invoice_once_and_in_order(
+    month: Month, owed: Invoice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paid, disputed, won, disputed again and forgiven: each of them twice, as events come."""
+    ticks = itertools.count(month.now_us + 1)
+    monkeypatch.setattr(clock, "now_us", lambda: next(ticks))
+    assert owed.row.id is not None
+    for step in ("paid", "disputed", "won", "lost", "credited"):
+        for _ in range(2):
+            with transaction(month.database) as connection:
+                move = {"method": "stripe", "cause_id": step}
+                if step == "paid":
+                    paying.pay(connection, owed.row.id, 119, **move)
+                elif step in ("disputed", "lost"):
+                    paying.take_back(connection, owed.row.id, 119, **move)
+                elif step == "won":
+                    paying.restore(connection, owed.row.id, taken="disputed", **move)
+                else:
+                    credit_notes.credit(connection, owed.row.id, 119, reason="ours", reference=step)
+    with snapshot(month.database) as connection:
+        rows = connection.execute(
+            select(notices.c.type, notices.c.data).order_by(notices.c.created_at_us)
+        ).all()
+    told = [(kind, json.loads(data)) for kind, data in rows]
+    assert [(kind, each["state"], each["remaining"]) for kind, each in told] == [
+        ("invoice.issued", "final", "1.19"),
+        ("invoice.paid", "paid", "0.00"),
+        ("invoice.reopened", "final", "1.19"),
+        ("invoice.paid", "paid", "0.00"),
+        ("invoice.reopened", "final", "1.19"),
+        ("invoice.credited", "final", "0.00"),
+        ("invoice.paid", "paid", "0.00"),
+    ]
+    assert {each["number"] for _, each in told} == {owed.row.number}
 
 
 def test_what_is_paid_too_much_goes_into_credit(month: Month, owed: Invoice) -> None:

@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 from billing_cases import summary, tariff
+from billing_sweeps import expire_holds, lapse_reviews
 from billing_world import (
     FAR_US,
     add_request,
@@ -146,8 +147,8 @@ def test_tenants_at_work_never_block_a_sweep_nor_each_other(
             with transaction(database) as connection:
                 live = [f"req_{tenant}_{number}" for tenant in range(3) for number in range(8)]
                 holds.renew(connection, live, FAR_US + 1)
-                holds.expire(connection, 1)
-                lapsed += review.lapse(connection, FAR_US, settler._signer)
+                expire_holds(connection, 1)
+                lapsed += lapse_reviews(connection, FAR_US, settler._signer)
         return lapsed
 
     with ThreadPoolExecutor(1) as pool:
@@ -156,7 +157,7 @@ def test_tenants_at_work_never_block_a_sweep_nor_each_other(
         done.set()
         lapsed = sweeping.result()
     with transaction(database) as connection:
-        lapsed += review.lapse(connection, FAR_US, settler._signer)
+        lapsed += lapse_reviews(connection, FAR_US, settler._signer)
         assert lapsed == 24
         books_balance(connection)
         for tenant in range(3):

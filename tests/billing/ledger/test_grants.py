@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from billing_cases import STARTED_US, summary, tariff
+from billing_sweeps import expire_grants
 from billing_world import (
     FAR_US,
     add_request,
@@ -172,12 +173,12 @@ def test_what_expires_is_breakage_if_it_was_paid_and_nothing_if_it_was_given(
     with transaction(database) as connection:
         # Not even an unswept grant pays once its time is over; the boundary is exclusive.
         assert tenant_balances.balance(connection, "ten_1").available_nano == 0
-        assert grants.expire(connection, ends) == 1
-        assert grants.expire(connection, ends) == 0
+        assert expire_grants(connection, ends) == 1
+        assert expire_grants(connection, ends) == 0
         charge(connection, "req_1", 35)  # what was held in time still pays
         # The rest of the hold returned: paid credit as plain credit, promotional to its grant.
         assert sum(left(connection).values()) + balances(connection).get("tenant_credit", 0) == 5
-        grants.expire(connection, ends)
+        expire_grants(connection, ends)
         square(connection)
         told = connection.scalar(
             select(notices.c.type).where(notices.c.type == "grant.expired").limit(1)

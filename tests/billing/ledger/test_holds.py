@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from billing_sweeps import expire_holds
 from billing_world import (
     FAR_US,
     add_request,
@@ -220,11 +221,11 @@ def test_a_hold_that_is_not_there_is_an_error(connection: Connection) -> None:
 def test_only_holds_past_their_expiry_expire(connection: Connection) -> None:
     place(connection, 100, "req_1", expires=1_000)
     place(connection, 100, "req_2", expires=1_001)
-    assert holds.expire(connection, 999) == 0
-    assert holds.expire(connection, 1_000) == 1
+    assert expire_holds(connection, 999) == 0
+    assert expire_holds(connection, 1_000) == 1
     assert hold_state(connection, "req_1") == "expired"
     assert hold_state(connection, "req_2") == "pending"
-    assert holds.expire(connection, 1_000) == 0
+    assert expire_holds(connection, 1_000) == 0
 
 
 def test_a_renewed_hold_outlives_its_first_expiry_and_is_never_shortened(
@@ -234,8 +235,8 @@ def test_a_renewed_hold_outlives_its_first_expiry_and_is_never_shortened(
     holds.renew(connection, ["req_1", "req_3"], 5_000)
     holds.renew(connection, ["req_1"], 2_000)
     holds.renew(connection, [], 9_000)
-    assert holds.expire(connection, 4_999) == 0
-    assert holds.expire(connection, 5_000) == 1
+    assert expire_holds(connection, 4_999) == 0
+    assert expire_holds(connection, 5_000) == 1
     holds.renew(connection, ["req_1"], 9_000)
     assert hold_state(connection) == "expired"
 
@@ -243,14 +244,14 @@ def test_a_renewed_hold_outlives_its_first_expiry_and_is_never_shortened(
 def test_the_hold_of_a_final_request_is_voided_by_the_sweep(connection: Connection) -> None:
     place(connection, 100)
     mark(connection, "req_1", RequestStatus.FAILED)
-    assert holds.expire(connection, 1_000) == 1
+    assert expire_holds(connection, 1_000) == 1
     assert hold_state(connection) == "voided"
     assert balances(connection) == {"tenant_credit": NANO}
 
 
 def test_a_request_whose_hold_expired_still_pays_from_credit(connection: Connection) -> None:
     place(connection, 500, expires=1_000)
-    holds.expire(connection, 1_000)
+    expire_holds(connection, 1_000)
     assert settle(connection, 300, fee=50) == Settled(350, 0, True)
     assert settle(connection, 300, fee=50) == Settled(350, 0, True)
     assert hold_state(connection) == "expired"
@@ -259,7 +260,7 @@ def test_a_request_whose_hold_expired_still_pays_from_credit(connection: Connect
 
 def test_after_expiry_what_credit_does_not_cover_is_written_off(connection: Connection) -> None:
     place(connection, 500, "req_1", expires=1_000)
-    holds.expire(connection, 1_000)
+    expire_holds(connection, 1_000)
     place(connection, NANO - 100, "req_2")
     assert settle(connection, 300) == Settled(100, 200, True)
     assert balances(connection) == {
@@ -271,5 +272,5 @@ def test_after_expiry_what_credit_does_not_cover_is_written_off(connection: Conn
 
 def test_an_expired_hold_keeps_its_ceiling(connection: Connection) -> None:
     place(connection, 50, ceiling=80, expires=1_000)
-    holds.expire(connection, 1_000)
+    expire_holds(connection, 1_000)
     assert settle(connection, 100) == Settled(80, 20, True)

@@ -10,7 +10,7 @@ from stripe_process import StripeProcess
 
 from billing.invoices import closing, issuing
 from billing.payments import collection, outbox, refusals
-from billing.payments.provider import Refused
+from billing.payments.provider import Body, Provider, Refused
 from billing.payments.tables import payment_outbox
 from metering.database import snapshot, transaction
 
@@ -125,6 +125,26 @@ def test_a_customer_that_is_stuck_holds_up_nobody_else(month: Month, stripe: Str
         )
     assert outbox.push(month.database, stripe.provider) == 1
     assert stripe.one("customer")["email"] == "two@example.com"
+
+
+def test_a_tenant_whose_push_breaks_keeps_no_other_waiting(
+    month: Month, stripe: StripeProcess
+) -> None:
+    with transaction(month.database) as connection:
+        add_tenant(connection, "ten_2", pays=priced())
+        collection.enrol(connection, "ten_2", "pay@two.example", "USD")
+
+    class Breaking(Provider):
+        def do(self, action: str, subject: str, body: Body, key: str) -> str:
+            if subject == "ten_1":
+                raise KeyError("an answer that nobody expected")
+            return stripe.provider.do(action, subject, body, key)
+
+    with pytest.raises(ExceptionGroup) as failed:
+        outbox.push(month.database, Breaking())
+    assert [each.__notes__ for each in failed.value.exceptions] == [["of ten_1"]]
+    assert stripe.one("customer")["email"] == "pay@two.example"
+    assert open_rows(month) == [("customer", None)]
 
 
 def test_what_stripe_refuses_waits_for_a_person_and_goes_out_again_under_another_key(

@@ -69,7 +69,7 @@ def test_the_spend_chart_has_every_day_and_a_gap_where_nothing_was_charged() -> 
     chart = overview.spend_chart(CHARGES, DAYS, "USD")
     assert chart.categories == ("2026-03-28", "2026-03-29", "2026-03-30")
     values = {series.label: series.values for series in chart.series}
-    assert values["output"] == ("2", None, "0.500000001")
+    assert values["output"] == ("2.00", None, "0.500000001")
     assert values["adjustment"] == (None, None, "-0.25")
 
 
