@@ -60,6 +60,7 @@ class EnergyMeter:
         self._lock = threading.Lock()  # of the tracks
         self._reading = threading.Lock()  # one reading at a time; a slow driver holds up no curve
         self._id = uuid_utils.uuid7().hex
+        self._epochs: dict[tuple[int, ...], str] = {}  # names, by the curves' numbers
         self._provenance = together(tuple(track.provenance for track in self._tracks))
         self._closed = False
         self._stopping = threading.Event()
@@ -159,8 +160,11 @@ class EnergyMeter:
         The amounts of adjoining stretches add up to those of the whole, exactly.
         """
         with self._lock:
-            stretches: list[tuple[int, int, tuple[Curve, ...]]] = [(start_ns, end_ns, ())]
-            for track in self._tracks:
+            first, *others = self._tracks
+            stretches: list[tuple[int, int, tuple[Curve, ...]]] = [
+                (low, high, (curve,)) for low, high, curve in first.within(start_ns, end_ns)
+            ]
+            for track in others:
                 stretches = [
                     (low, high, (*curves, curve))
                     for start, end, curves in stretches
@@ -177,11 +181,13 @@ class EnergyMeter:
     def _segment(self, start_ns: int, end_ns: int, curves: tuple[Curve, ...]) -> Segment:
         own_uj = external_uj = 0
         for curve in curves:
-            own_before_uj, external_before_uj = curve.at(start_ns)
-            own_after_uj, external_after_uj = curve.at(end_ns)
-            own_uj += own_after_uj - own_before_uj
-            external_uj += external_after_uj - external_before_uj
-        epoch = f"{self._id}/{'-'.join([str(curve.epoch) for curve in curves])}"
+            own, external = curve.between(start_ns, end_ns)
+            own_uj += own
+            external_uj += external
+        numbers = tuple([curve.epoch for curve in curves])
+        epoch = self._epochs.get(numbers)
+        if epoch is None:
+            epoch = self._epochs[numbers] = f"{self._id}/{'-'.join(map(str, numbers))}"
         return Segment(epoch, start_ns, end_ns, own_uj, external_uj)
 
     def _sample(self, track: Track, now_ns: int) -> None:
