@@ -6,23 +6,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import structlog
 from sqlalchemy import Connection
 
 from api.errors import NotFound
 from api.settings import Settings
 from billing import catalogue, receipt_audit, signing
+from billing.errors import CannotAudit
 from billing.receipt_audit import Audit
 from billing.request_evidence import of_request
 from engine.dfm.catalogue import resolve
+from engine.errors import InvalidConfig, UnsupportedModel
 from metering.calibration import Calibration, calibration
 from metering.requests import from_row
 
 if TYPE_CHECKING:
     from engine.replay import Replayer
 
+log = structlog.get_logger(__name__)
+
 
 class Auditor:
-    """Loads the model when the first receipt needs it, on the receipt's own backend."""
+    """Loads the model when the first receipt needs it, on the receipt's own backend.
+
+    Where this machine does not have that, on the one that it has: within a tolerance then.
+    """
 
     def __init__(self, connection: Connection, home: Path, model: str | None = None) -> None:
         """`model` is a name or a path; the one that a receipt names, if it is null."""
@@ -38,6 +46,12 @@ class Auditor:
 
         Raises NotFound, CannotAudit, and what loading a model raises.
         """
+        try:
+            return self._audit(request_id, tenant_id)
+        except (msgspec.MsgspecError, ValueError, KeyError, TypeError) as error:
+            raise CannotAudit(f"what is stored of {request_id} can't be read: {error}") from error
+
+    def _audit(self, request_id: str, tenant_id: str | None) -> Audit:
         evidence = of_request(self._connection, request_id)
         if evidence is None or tenant_id not in {None, evidence.request.tenant_id}:
             raise NotFound(f"no generation {request_id}")
@@ -69,13 +83,19 @@ class Auditor:
         scaling = float(engine.get("rope_scaling_factor", 1))
         set_up = (name, engine["backend"], engine["thread_count"], scaling)
         if self._replayer is None or set_up != self._set_up:
-            config = Settings.read(home=self._home).engine_config()
+            config = msgspec.structs.replace(
+                Settings.read(home=self._home).engine_config(), rope_scaling_factor=scaling
+            )
+            own = config
             if (backend := engine["backend"]) is not None:
                 portable = backend in receipt_audit.PORTABLE_BACKENDS
                 threads = 1 if portable else engine["thread_count"]
-                config = msgspec.structs.replace(
-                    config, backend=backend, threads=threads, rope_scaling_factor=scaling
-                )
-            self._replayer = Replayer.open(resolve(self._home, name), config)
+                own = msgspec.structs.replace(config, backend=backend, threads=threads)
+            path = resolve(self._home, name)
+            try:
+                self._replayer = Replayer.open(path, own)
+            except (UnsupportedModel, InvalidConfig) as error:
+                log.warning("audit.other_arithmetic", backend=backend, reason=str(error))
+                self._replayer = Replayer.open(path, config)
             self._set_up = set_up
         return self._replayer

@@ -118,6 +118,13 @@ def _figures(stats: EngineStats) -> Iterator[tuple[Kind, str, float, str]]:
         ("draft_evictions", caches.draft_evictions, "Documents the draft cache gave up"),
     ):
         yield CounterMetricFamily, f"engine_{name}", value, text
+    if experts := caches.experts:
+        for name, value, text in (
+            ("expert_lookups", experts.lookups, "Experts that steps used"),
+            ("expert_hits", experts.hits, "Of these, found prepared"),
+            ("expert_evictions", experts.evictions, "Experts that made room for others"),
+        ):
+            yield CounterMetricFamily, f"engine_{name}", value, text
     for name, rate, text in (
         ("draft_hit_rate", counters.draft_hit_rate, "Accepted tokens per drafted depth"),
         ("draft_depth", counters.mean_drafted_depth, "Depth drafted per step"),
@@ -127,6 +134,7 @@ def _figures(stats: EngineStats) -> Iterator[tuple[Kind, str, float, str]]:
         ("accepted_length", counters.mean_accepted_length, "Tokens emitted per step"),
         ("tokens_per_second", stats.emitted_tokens_per_s, "Decode rate of the last window"),
         ("block_reuse_rate", caches.block_reuse_rate, "Cached and followed blocks per block"),
+        ("expert_cache_hit_ratio", caches.expert_cache_hit_ratio, "Experts found per use"),
     ):
         if rate is not None:
             yield GaugeMetricFamily, name, rate, text

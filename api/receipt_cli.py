@@ -32,18 +32,22 @@ __all__ = ["receipt"]
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per receipt.")
 @click.pass_context
 def audit_receipts(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
-    """Check a bill by generating its answer again, alone and undrafted; 1 if anything differs.
+    """Check a bill by generating its answer again, alone and undrafted.
 
     RECEIPTS are request ids, or files with a signed receipt. The prompt is the stored one. Tokens,
-    log-probabilities, text, units, confidence, bits and every line are compared.
+    log-probabilities, text, units, confidence, bits and every line are compared. The exit status is
+    1 if anything differs, or if a receipt could not be audited; the others are, all the same.
     """
     from api import tenants
     from api.auditor import Auditor
+    from api.errors import NotFound
+    from billing.errors import CannotAudit
+    from engine.errors import EngineError
 
     receipts, last, tenant_id = options["receipts"], options["last"], options["tenant_id"]
     if not receipts and last is None:
         raise click.UsageError("say which: request ids, receipt files, or --last N")
-    different = False
+    failed = False
     with ctx.obj.snapshot() as connection:
         if tenant_id is not None:
             tenants.require(connection, tenant_id)
@@ -55,10 +59,15 @@ def audit_receipts(ctx: click.Context, /, as_json: bool, **options: Any) -> None
         if not wanted:
             click.echo("nothing to audit: no receipt whose content is kept", err=True)
         for request_id in dict.fromkeys(wanted):
-            audit = auditor.audit(request_id, tenant_id)
+            try:
+                audit = auditor.audit(request_id, tenant_id)
+            except (NotFound, CannotAudit, EngineError) as error:
+                click.echo(f"{request_id}: not audited: {error}", err=True)
+                failed = True
+                continue
             _show(audit, as_json)
-            different |= bool(audit.differences)
-    if different:
+            failed = failed or bool(audit.differences)
+    if failed:
         ctx.exit(1)
 
 

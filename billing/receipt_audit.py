@@ -273,7 +273,9 @@ def _receipt(
     admitted = meter.admitted
     summary = evidence.summary
     assert summary is not None
-    end = next(event for event in evidence.events if isinstance(event, TerminalBody))
+    end = next((event for event in evidence.events if isinstance(event, TerminalBody)), None)
+    if end is None:
+        return  # which is a difference already
     if end.replaced_tail:
         meter.replace_tail()
     if evidence.request.output is not None:

@@ -18,6 +18,7 @@ from billing.review_items import OPEN_STATES
 from billing.settlement import TEST_MODE
 from billing.signing import ALGORITHM
 from metering import bodies
+from metering import requests as request_rows
 from metering.bodies import EnergyBody, TerminalBody
 from metering.events import FINAL_STATUSES, EnergyClass
 from metering.ingestion.outside import ROUTE as OUTSIDE
@@ -94,6 +95,11 @@ def _summary(evidence: Evidence) -> Iterator[Figure]:
     yield "summary blocks = events", blocks, summary.blocks
     yield "summary accepted tokens = events", accepted, summary.drafting.accepted_tokens
     yield "summary status = request", evidence.request.status, summary.status
+    reason = evidence.request.finish_reason
+    yield "summary finish reason = request", reason, summary.finish_reason
+    row = request_rows.summary_row(summary)
+    stored = {name: getattr(evidence.summarised, name) for name in row}
+    yield "summary's columns = summary", _but_body(row), _but_body(stored)
     for terminal in evidence.events:
         if isinstance(terminal, TerminalBody):
             yield "terminal tokens = events", tokens, terminal.tokens
@@ -103,6 +109,12 @@ def _summary(evidence: Evidence) -> Iterator[Figure]:
         joules = [event for event in evidence.events if isinstance(event, EnergyBody)]
         settled = sum(event.energy_uj or 0 for event in joules)
         yield "summary energy = events", settled, summary.energy.energy_uj
+        classes = {event.energy_class for event in joules} or {summary.energy.energy_class}
+        yield "summary energy class = events", classes, {summary.energy.energy_class}
+
+
+def _but_body(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "body"}
 
 
 def _rated(evidence: Evidence, version: Callable[[str], TariffVersion]) -> Iterator[Figure]:
@@ -152,6 +164,7 @@ def _receipt(evidence: Evidence, public_keys: Mapping[str, Any]) -> Iterator[Fig
     document = json.loads(receipt.document)
     fault = _fault(receipts.verify, "receipt", receipt, public_keys)
     yield "receipt verifies", None, fault
+    yield "receipt's tenant = request", evidence.request.tenant_id, receipt.tenant_id
     total = sum(line.amount_nano for line in evidence.lines)
     yield "receipt total = rated lines", total, receipt.total_nano
     if evidence.summary is not None:

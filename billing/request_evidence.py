@@ -39,6 +39,7 @@ class Evidence:
     request: OneRow
     events: tuple[Fact, ...]
     summary: RequestSummary | None
+    summarised: OneRow | None  # its row, whose columns are added up
     lines: Rows
     transfers: Rows  # each with the kinds of its accounts, as `debit_kind` and `credit_kind`
     hold: OneRow | None
@@ -121,6 +122,7 @@ def _page(connection: Connection, page: Sequence[OneRow]) -> Iterator[Evidence]:
             summary=(
                 None if summary is None else msgspec.json.decode(summary.body, type=RequestSummary)
             ),
+            summarised=summary,
             lines=lines[request.id],
             transfers=moved[request.id],
             hold=next(iter(held[request.id]), None),

@@ -1,8 +1,9 @@
 """What a verdict says of scores: which text was right, and how likely it was to be looked at.
 
-An approved answer is right in all its units, a rejected one is wrong as a whole and says nothing of
-its parts. A corrected one is wrong as a whole, and right in the units that the correction left as
-they were. Labels hold no content and outlive it.
+An approved answer is right in all its units. A rejected one is wrong, and as nobody says in which
+of its units, it counts as wrong in all: were they left out, units would only be known from answers
+that were right. A corrected one is wrong as a whole, and right in the units that the correction
+left as they were. Labels hold no content and outlive it.
 """
 
 from __future__ import annotations
@@ -60,11 +61,9 @@ def _found(
     approved = item.verdict is Verdict.APPROVE
     if summary.confidence is not None:
         yield WHOLE, REQUEST, summary.confidence.geo_mean, approved
-    if item.verdict is Verdict.REJECT:
-        return
-    right = None if approved else unchanged(summary, output, item.edited_output)
-    if right is None and not approved:
-        return
+    right: frozenset[int] | None = None
+    if item.verdict is Verdict.EDIT:
+        right = unchanged(summary, output, item.edited_output)
     for unit in summary.units:
         if unit.state is UnitState.COMPLETE and unit.geo_mean is not None:
             correct = approved or (right is not None and unit.index in right)

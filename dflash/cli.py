@@ -49,6 +49,9 @@ COMMANDS: dict[str, Entry] = {
     "eval": Entry(
         "engine.evaluation_cli", "Measure what a model file is worth: perplexity.", lasts=True
     ),
+    "experts": Entry(
+        "engine.experts_cli", "Count which experts of a mixture are chosen.", lasts=True
+    ),
     "train-head": Entry(
         "engine.training_cli", "Train a draft head on the model's own answers.", lasts=True
     ),
@@ -131,7 +134,14 @@ def reported(*, debug: bool) -> Iterator[None]:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        raise click.ClickException(describe(error)) from error
+        said = describe_all(error) if isinstance(error, ExceptionGroup) else describe(error)
+        raise click.ClickException(said) from error
+
+
+def describe_all(errors: ExceptionGroup[Exception]) -> str:
+    """Say in one line what went wrong for which of many, who each had their turn."""
+    each = (", ".join((*getattr(one, "__notes__", ()), describe(one))) for one in errors.exceptions)
+    return f"{errors.message}: {'; '.join(each)}"
 
 
 def describe(error: Exception) -> str:

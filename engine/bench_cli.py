@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from engine.bench.peers import PEERS
-from engine.bench.variants import OURS, VARIANTS
+from engine.bench.variants import NAMED, OURS, arm_name, chosen_variants
 from engine.dfm.catalogue import models_folder, resolve
 from engine.generation_cli import engine_config, engine_options
 from engine.prompts import TASKS
@@ -78,8 +78,8 @@ EXISTING = click.Path(dir_okay=False, exists=True, path_type=Path)
 )
 @click.option(
     "--variants",
-    help=f"Of ours, comma-separated, of: {', '.join(name for name in VARIANTS if name)}; "
-    f"{DEFAULT_VARIANTS}, if there are no peers.",
+    help=f"Of ours, comma-separated, of: {', '.join(NAMED)}; "
+    f"{DEFAULT_VARIANTS}, if there are no peers. NAME=FILE is one that drafts with a head file.",
 )
 @click.option(
     "--perplexity-tokens",
@@ -131,7 +131,10 @@ def _compare(home: Path, path: Path, concurrencies: list[int], options: dict[str
     chosen = options["variants"]
     if chosen is None:
         chosen = "" if peers else DEFAULT_VARIANTS
-    variants = _names(chosen, [name for name in VARIANTS if name], "--variants")
+    try:
+        variants = chosen_variants(chosen, (NAME, *PEERS))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--variants") from None
     by_category = _numbers(options["by_category"], "--by-category")
     asks = _asks(path, options)
     cells = cells_of(asks, concurrencies, by_category, options["waves"])
@@ -292,7 +295,7 @@ def _arms(workers: dict[str, Worker], variants: Sequence[str], peers: Sequence[s
 
     ours = workers[NAME]
     arms = [Arm(NAME, ours, OURS, own=True)]
-    arms += [Arm(variant, ours, variant, own=True) for variant in variants]
+    arms += [Arm(arm_name(variant), ours, variant, own=True) for variant in variants]
     for name in peers:
         peer = PEERS[name]
         arms.append(

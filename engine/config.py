@@ -19,10 +19,10 @@ class Profile(NamedTuple):
     draft_block_size: int
     verifier_batch_size: int
     entropy_threshold: float
-    # For models that want them, which none of the families computed here does: their files hold
-    # the scaling they were trained with, and they have no experts. A flag is taken at its word.
+    # For models that want it, which none of the families computed here does: their files hold the
+    # scaling they were trained with. A flag is taken at its word.
     rope_scaling_factor: float
-    expert_cache_size: int
+    expert_cache_size: int  # of models with experts; 0 keeps all of them prepared
 
 
 PROFILES = {
@@ -48,8 +48,8 @@ class EngineConfig(msgspec.Struct, frozen=True):
     degrade_policy: str = "speedup"  # when drafting turns itself off; or "hit_rate", "never"
     max_running: int = 32
     max_waiting: int = 256
-    max_step_rows: int = 64
-    prefill_chunk: int = 64
+    max_step_rows: int = 128
+    prefill_chunk: int = 128
     kv_tokens: int = 16384  # capacity of the page pool, in tokens
     draft_cache_tokens: int = 1_000_000
     single_flight: bool = True  # compute what identical requests of a tenant share only once
@@ -58,7 +58,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
     device: str = "cpu"
     threads: int | None = None  # null: one per core
     rope_scaling_factor: float = 1.0  # positions are multiplied by it before they are rotated
-    expert_cache_size: int = 0  # experts kept at hand; for models that have some
+    expert_cache_size: int | None = None  # null: as the shipped profile has it, for experts
     use_flash_attn2: str | None = None  # "verifier"; refused where it can't be
     longest_token_length: int | None = None  # must be >= the model's context when given
 
@@ -75,8 +75,17 @@ class EngineConfig(msgspec.Struct, frozen=True):
             "draft_block_size": chosen.draft_block_size,
             "verifier_batch_size": chosen.verifier_batch_size,
             "entropy_threshold": chosen.entropy_threshold,
+            # null where it is the shipped one's: to say it of a dense model is an error
+            "expert_cache_size": (None if profile == SHIPPED_PROFILE else chosen.expert_cache_size),
         }
         return cls(**named | {name: value for name, value in given.items() if value is not None})
+
+    @property
+    def experts_kept(self) -> int:
+        """How many experts are kept prepared, of a model that has some; 0 is all of them."""
+        if self.expert_cache_size is None:
+            return PROFILES[SHIPPED_PROFILE].expert_cache_size
+        return self.expert_cache_size
 
     @property
     def max_live(self) -> int:

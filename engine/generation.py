@@ -209,7 +209,8 @@ class DFlashModel:
     def _loop_for(self, config: EngineConfig) -> DecodeLoop:
         """Return the last loop, with what it has cached, if it ran under the same parameters."""
         if self._loop is None or self._loop_config != config or self._loop.busy:
-            check_config(config, self.tokenizer.context_length)
+            experts = self._model.decoder.experts is not None
+            check_config(config, self.tokenizer.context_length, experts=experts)
             self._loop = self._model.loop(config, on_failure=self._errors.__setitem__)
             self._loop_config = config
         return self._loop

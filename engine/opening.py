@@ -9,6 +9,7 @@ from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.dfm.container import ModelFile
+from engine.dfm.header import read_header
 from engine.draft.foresight import Foresight
 from engine.draft.head.choosing import AUTO, chosen_head
 from engine.draft.head.file import HeadFile
@@ -54,6 +55,7 @@ class OpenModel:
             engine_epoch=engine_epoch,
             cost=cost or (StepCost(self.curve) if self.curve else None),
             on_failure=on_failure,
+            experts=self.decoder.experts,
         )
 
 
@@ -65,7 +67,8 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
     """
     path = Path(path)
     tokenizer = Tokenizer.from_dfm(path)
-    check_config(config, tokenizer.context_length)
+    mixture = read_header(path).model.architecture.experts is not None
+    check_config(config, tokenizer.context_length, experts=mixture)
     decoder = load_decoder(
         path,
         backend=config.backend,
@@ -73,10 +76,15 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
         threads=config.threads,
         kv_tokens=config.kv_tokens,
         rope_scaling_factor=config.rope_scaling_factor,
+        expert_cache_size=config.experts_kept,
     )
     curve = (
-        measured(decoder, config.max_step_rows, tokenizer.context_length) if config.draft else None
+        measured(decoder, config.max_step_rows, tokenizer.context_length, tokenizer.vocab_size)
+        if config.draft
+        else None
     )
+    if decoder.experts is not None:
+        decoder.experts.forget()  # which ones the rows of a measurement went to
     return OpenModel(
         decoder,
         tokenizer,

@@ -32,7 +32,7 @@ def engine_parameters(command: CommandT) -> CommandT:
         click.option(
             "--profile",
             type=click.Choice(list(PROFILES)),
-            help=f"What the next three are unless they are given.  [default: {SHIPPED_PROFILE}]",
+            help=f"What the next three, and experts, are unless given.  [{SHIPPED_PROFILE}]",
         ),
         click.option("--draft-block-size", type=int, help="Depths proposed ahead, at most."),
         click.option(
@@ -60,7 +60,9 @@ def engine_parameters(command: CommandT) -> CommandT:
             "--rope-scaling-factor", type=float, help="Multiplies positions.  [default: 1.0]"
         ),
         click.option(
-            "--expert-cache-size", type=int, help="Experts kept at hand; for models with experts."
+            "--expert-cache-size",
+            type=int,
+            help="Experts kept prepared, where there are some; 0: all.",
         ),
         click.option(
             "--use-flash-attn2",

@@ -137,6 +137,29 @@ class DraftCounters(msgspec.Struct, frozen=True):
         return self.emitted_tokens / self.steps if self.steps else None
 
 
+class ExpertCounters(msgspec.Struct, frozen=True):
+    """What was found prepared of a mixture's experts, since the engine started. All are counts."""
+
+    kept: int = 0  # at hand at this moment, of all layers together
+    lookups: int = 0  # experts used, each once for a layer's step
+    hits: int = 0  # of these, found at hand
+    evictions: int = 0
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """Hits per lookup; null before the first."""
+        return self.hits / self.lookups if self.lookups else None
+
+    def since(self, earlier: ExpertCounters) -> ExpertCounters:
+        """Return what was counted after an earlier state."""
+        return ExpertCounters(
+            self.kept,
+            self.lookups - earlier.lookups,
+            self.hits - earlier.hits,
+            self.evictions - earlier.evictions,
+        )
+
+
 class CacheCounters(msgspec.Struct, frozen=True):
     """What was reused rather than computed, since the engine started. All are counts."""
 
@@ -149,11 +172,17 @@ class CacheCounters(msgspec.Struct, frozen=True):
     draft_lookups: int = 0
     draft_hits: int = 0
     draft_evictions: int = 0  # documents
+    experts: ExpertCounters | None = None  # null: the model has none
 
     @property
     def block_reuse_rate(self) -> float | None:
         """Blocks that came out of a cache or another's work, per block; null before the first."""
         return (self.cached_blocks + self.followed_blocks) / self.blocks if self.blocks else None
+
+    @property
+    def expert_cache_hit_ratio(self) -> float | None:
+        """Experts found at hand per use; null where there are none, and before the first."""
+        return self.experts.hit_ratio if self.experts else None
 
 
 class EngineInfo(msgspec.Struct, frozen=True):

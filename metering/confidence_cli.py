@@ -84,6 +84,11 @@ def confidence(
             judge=judge,
         )
     document = msgspec.json.encode(report)
+    if plot is not None and report.curves:
+        from metering.calibration.plot import reliability_svg
+
+        # Before anything is in force: whoever can't have the plot has not asked for the rest alone.
+        plot.write_text(reliability_svg(report))
     stored = False
     if report.curves and not dry_run:
         with context.transaction() as connection:
@@ -98,10 +103,6 @@ def confidence(
                     kinds=sorted(report.curves),
                     review_below=report.review_below,
                 )
-    if plot is not None and report.curves:
-        from metering.calibration.plot import reliability_svg
-
-        plot.write_text(reliability_svg(report))
     click.echo(document.decode() if as_json else _told(report, stored=stored, dry_run=dry_run))
     if not report.curves:
         raise click.exceptions.Exit(1)

@@ -127,7 +127,7 @@ def finalise(connection: Connection, summary: RequestSummary, output: str) -> No
     )
     if changed != 1:
         raise UnknownRequest(summary.request_id)
-    _SUMMARISE.run(connection, _summary_row(summary))
+    _SUMMARISE.run(connection, summary_row(summary))
     rollups.mark(connection, summary.tenant_id, summary.ended_at_us)
 
 
@@ -168,7 +168,8 @@ def from_row(row: RowMapping) -> AdmittedRequest:
     )
 
 
-def _summary_row(summary: RequestSummary) -> dict[str, Any]:
+def summary_row(summary: RequestSummary) -> dict[str, Any]:
+    """The row of `request_summaries`: what is added up and looked for, and the whole of it."""
     complete = sum(unit.state == "complete" for unit in summary.units)
     score = summary.confidence
     return {

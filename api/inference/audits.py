@@ -19,6 +19,7 @@ from billing.receipt_audit import Audit
 log = structlog.get_logger(__name__)
 
 TIMEOUT_S = 300.0
+TURN_S = 30.0  # that a tenant waits for the audits of others
 _NICE = 10
 
 
@@ -33,12 +34,17 @@ class AuditDesk:
         """Generate the request's answer again and compare it with its receipt.
 
         The request must be the tenant's and auditable: check both before. Raises AuditBusy while
-        another audit runs, AuditFailed when the process can't do it.
+        others run for longer than one waits, AuditFailed when the process can't do it.
         """
-        if self._turn.locked():
-            raise AuditBusy("another audit is running; try again in a while")
-        async with self._turn:
+        try:
+            async with asyncio.timeout(TURN_S):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise AuditBusy("other audits are running; try again in a while") from None
+        try:
             return await self._run(tenant_id, request_id)
+        finally:
+            self._turn.release()
 
     async def _run(self, tenant_id: str, request_id: str) -> Audit:
         settings = self._settings

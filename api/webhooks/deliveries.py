@@ -138,7 +138,12 @@ def claim(connection: Connection, chosen: Sequence[int]) -> list[Due]:
     for row in rows:
         endpoint = endpoints.require(connection, row.tenant_id, row.endpoint_id)
         if endpoint.disabled_at_us is not None:
-            _end(connection, row.seq, state="failed", last_error="the endpoint is disabled")
+            connection.execute(
+                update(webhook_deliveries)
+                .where(webhook_deliveries.c.endpoint_id == endpoint.id)
+                .where(webhook_deliveries.c.state == "waiting")
+                .values(state="failed", last_error="the endpoint is disabled")
+            )
             continue
         _end(connection, row.seq, next_at_us=now + LEASE_S * 10**6)
         data = msgspec.json.decode(row.data)

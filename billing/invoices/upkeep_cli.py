@@ -13,24 +13,26 @@ from metering.wording import counted
 def remind_customers(context: CliContext) -> None:
     """Remind of what is due, and pause or resume credit on account."""
     from billing.invoices import dunning
+    from billing.turns import turns
     from metering.database import snapshot, transaction
 
     count, tenant_id = 0, ""
-    with context.database() as database:
+    with context.database() as database, turns("reminders") as each:
         while True:
             with snapshot(database) as connection:
                 found = dunning.next_due(connection, tenant_id)
             if found is None:
                 break
             tenant_id = found
-            with transaction(database) as connection:
-                told = dunning.remind(connection, tenant_id)
-            if told.is_news:
-                count += 1
-                what = ", ".join(told.numbers) or "nothing"
-                paused = "paused" if told.is_paused else "open"
-                click.echo(f"{tenant_id}: reminded of {what}; credit on account is {paused}")
-    click.echo(counted(count, "tenants"))
+            with each.of(tenant_id):
+                with transaction(database) as connection:
+                    told = dunning.remind(connection, tenant_id)
+                if told.is_news:
+                    count += 1
+                    what = ", ".join(told.numbers) or "nothing"
+                    paused = "paused" if told.is_paused else "open"
+                    click.echo(f"{tenant_id}: reminded of {what}; credit on account is {paused}")
+        click.echo(counted(count, "tenants"))
 
 
 @click.command("recount")

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from engine.bench.records import Answer, Run, Scored, Setup, StepLog, Windows, Workload
-from engine.bench.variants import VARIANTS
+from engine.bench.variants import variant
 from engine.completions import Completion, complete, failed
 from engine.config import EngineConfig
 from engine.loop.cost import UNMEASURED
@@ -31,6 +31,7 @@ class OwnArm:
         drafting = msgspec.structs.replace(self._config, draft=True)  # some variant may
         self._model = open_model(self._path, drafting)
         self._by_head = {self._config.draft_head: self._model}
+        self._head_ms: dict[str, float] = {}
 
     @property
     def details(self) -> dict[str, str]:
@@ -49,12 +50,14 @@ class OwnArm:
 
         A warm variant answers everything once before, untimed, on the same loop.
         """
-        variant = VARIANTS[workload.variant]
-        config = variant.config(self._config)
-        loop = self._with_head(config).loop(config)
-        if variant.warm:
+        chosen = variant(workload.variant)
+        config = chosen.config(self._config)
+        model = self._with_head(config)
+        loop = model.loop(config)
+        if chosen.warm:
             _played(loop, workload)
-        return _played(loop, workload)
+        run = _played(loop, workload)
+        return msgspec.structs.replace(run, head_ms=self._draft_ms(model, config))
 
     def _with_head(self, config: EngineConfig) -> OpenModel:
         """Return the model with the head that `config` names; the weights are shared."""
@@ -63,6 +66,14 @@ class OwnArm:
             foresight = open_foresight(self._path, config, self._model.decoder, curve)
             self._by_head[config.draft_head] = replace(self._model, foresight=foresight)
         return self._by_head[config.draft_head]
+
+    def _draft_ms(self, model: OpenModel, config: EngineConfig) -> float | None:
+        head = model.foresight.head
+        if head is None or not config.draft:
+            return None
+        if config.draft_head not in self._head_ms:
+            self._head_ms[config.draft_head] = head.draft_ms()
+        return self._head_ms[config.draft_head]
 
     def score(self, windows: Windows) -> Scored:
         """Score windows with the bare decoder."""
@@ -106,8 +117,11 @@ def _played(loop: DecodeLoop, workload: Workload) -> Run:
             counters=done.counters,
         )
 
+    before = loop.stats().caches.experts
     began = time.perf_counter()
     done = complete(loop, requests(), concurrency=workload.concurrency, observe=take)
     answers = {completion.request_id: answer(completion) for completion in done}
     elapsed_ms = (time.perf_counter() - began) * 1e3
-    return steps.run(tuple(answers[ask.id] for ask in workload.asks), elapsed_ms)
+    run = steps.run(tuple(answers[ask.id] for ask in workload.asks), elapsed_ms)
+    after = loop.stats().caches.experts
+    return msgspec.structs.replace(run, experts=after.since(before) if after and before else None)

@@ -13,7 +13,7 @@ import msgspec
 
 from engine.bench.machine import peak_memory_bytes
 from engine.config import EngineConfig
-from engine.records import DraftCounters
+from engine.records import DraftCounters, ExpertCounters
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -86,6 +86,8 @@ class Run(msgspec.Struct, frozen=True, tag="ran"):
     decode_ms: float
     step_ms: tuple[float, ...]  # of each decode step; empty where they can't be told apart
     peak_memory_bytes: int  # resident, of the worker since it started
+    experts: ExpertCounters | None = None  # of this workload; null where the model has none
+    head_ms: float | None = None  # a draft of the arm's block head for one request; null: no head
 
     @property
     def emitted_tokens(self) -> int:

@@ -28,6 +28,7 @@ COLUMNS: dict[str, Callable[[Figures], str]] = {
     "depth": lambda row: _shown(row.mean_depth, 2),
     "per node": lambda row: _shown(row.node_efficiency, 2),
     "rejected": lambda row: _shown(row.rejection_rate, 2),
+    "head ms": lambda row: _shown(row.head_ms, 2),
     "MiB": lambda row: _shown(row.peak_memory_bytes / 2**20, 0),
 }
 

@@ -23,7 +23,7 @@ class Figures(msgspec.Struct, frozen=True):
     """One arm at one concurrency, over all prompts or those of one category.
 
     Null is what can't be told: rates of a category that ran mixed with others, drafting of an arm
-    that drafts nothing.
+    that drafts nothing, experts of a model that has none.
     """
 
     arm: str
@@ -45,6 +45,8 @@ class Figures(msgspec.Struct, frozen=True):
     hit_rate: float | None
     rejection_rate: float | None
     cached_share: float | None  # of accepted tokens, those only the shared cache had proposed
+    expert_cache_hit_ratio: float | None  # experts found prepared, per use
+    head_ms: float | None  # a draft of the block head for one request
     peak_memory_bytes: int
 
 
@@ -84,6 +86,8 @@ def figures(
             if counters and counters.accepted_tokens
             else None
         ),
+        expert_cache_hit_ratio=_expert_hit_ratio(runs) if alone else None,
+        head_ms=runs[0].head_ms,
         peak_memory_bytes=max(run.peak_memory_bytes for run in runs),
     )
 
@@ -154,6 +158,12 @@ def _counters(answers: Sequence[Answer]) -> DraftCounters | None:
     for counters in known:
         total = added(total, counters)
     return total
+
+
+def _expert_hit_ratio(runs: Sequence[Run]) -> float | None:
+    counted = [run.experts for run in runs if run.experts is not None]
+    hits, lookups = sum(one.hits for one in counted), sum(one.lookups for one in counted)
+    return hits / lookups if lookups else None
 
 
 def _whole_rate(runs: Sequence[Run]) -> float | None:

@@ -23,6 +23,7 @@ BLOCK_BYTES = (Q4_1_BYTES, Q8_0_BYTES)
 
 Bytes = npt.NDArray[np.uint8]
 FloatArray = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.int32]
 
 
 class Unpacked(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from engine.dfm.blocks import BLOCK_BYTES, Bytes, FloatArray, dequantise
+from engine.dfm.blocks import BLOCK_BYTES, GROUP, Bytes, FloatArray, Indices, dequantise
 from engine.dfm.header import (
     DTYPE_BYTES,
     FORMAT,
     Header,
+    Heat,
     ModelCard,
     TensorEntry,
     TokenCard,
@@ -27,6 +29,8 @@ from engine.dfm.header import (
 from engine.errors import InvalidModelFile
 
 ALIGNMENT_BYTES = 64  # a cache line, and the widest vector register
+_COPIED_BYTES = 1 << 24  # at once
+_NUMPY = {"F32": "<f4", "I32": "<i4", "U8": "u1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +39,8 @@ class PendingTensor:
 
     name: str
     shape: tuple[int, ...]
-    values: Callable[[], FloatArray | Bytes]
-    dtype: str = "F32"  # or "U8": blocks, see `engine.dfm.blocks`
+    values: Callable[[], FloatArray | Bytes | Indices]
+    dtype: str = "F32"  # or "U8": blocks, see `engine.dfm.blocks`; or "I32"
 
 
 class ModelFile:
@@ -81,6 +85,19 @@ class ModelFile:
             raise InvalidModelFile(f"{self.path}: tensor {name} is {entry.dtype}, not F32")
         return self._bytes(entry).view("<f4").reshape(entry.shape)
 
+    def integers(self, name: str) -> Indices:
+        """Return a view of a table of int32. Raises InvalidModelFile when there is none."""
+        entry = self._entry(name)
+        if entry.dtype != "I32":
+            raise InvalidModelFile(f"{self.path}: tensor {name} is {entry.dtype}, not I32")
+        return self._bytes(entry).view("<i4").reshape(entry.shape)
+
+    def will_need(self, name: str) -> None:
+        """Ask the system to read a tensor from the disk while something else is done."""
+        begin, end = (self.header.data_offset + at for at in self._entry(name).data_offsets)
+        first = begin // mmap.PAGESIZE * mmap.PAGESIZE
+        self._mapping.madvise(mmap.MADV_WILLNEED, first, end - first)
+
     @property
     def in_blocks(self) -> bool:
         """Whether the projections are kept in blocks."""
@@ -89,6 +106,13 @@ class ModelFile:
     def has_blocks(self, name: str) -> bool:
         """Tell whether a tensor is kept in blocks. Raises InvalidModelFile when there is none."""
         return self._entry(name).dtype == "U8"
+
+    def extent(self, name: str) -> tuple[int, ...]:
+        """Return a tensor's shape, in weights. Raises InvalidModelFile as `blocks` does."""
+        if self.has_blocks(name):
+            outputs, groups, _ = self.blocks(name).shape
+            return outputs, groups * GROUP
+        return self._entry(name).shape
 
     def blocks(self, name: str) -> Bytes:
         """Return a view of a tensor's blocks [N, K / 32, B], as `engine.dfm.blocks` knows them.
@@ -168,6 +192,27 @@ def write_dfm(
         partial.unlink(missing_ok=True)
 
 
+def write_heat(path: Path, heat: Heat) -> None:
+    """Put a routing heat map into a `.dfm`'s header; its tensors and checksum stay.
+
+    The file is written anew beside itself, and replaced when it is whole. Raises InvalidModelFile.
+    """
+    header = read_header(path)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with path.open("rb") as source, partial.open("wb") as target:
+            document = msgspec.json.decode(source.read(header.data_offset)[8:])
+            metadata = document["__metadata__"]
+            metadata["expert_heat"] = msgspec.json.encode(heat).decode()
+            metadata["header_sha256"] = header_sha256(document)
+            target.write(_encoded(document))
+            shutil.copyfileobj(source, target, _COPIED_BYTES)
+        read_header(partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def _data(pending: Iterable[PendingTensor]) -> Iterator[bytes]:
     for tensor in pending:
         values = tensor.values()
@@ -175,8 +220,7 @@ def _data(pending: Iterable[PendingTensor]) -> Iterator[bytes]:
             raise InvalidModelFile(
                 f"{tensor.name} has shape {values.shape}; the architecture says {tensor.shape}"
             )
-        dtype = "<f4" if tensor.dtype == "F32" else np.uint8
-        yield np.ascontiguousarray(values, dtype=dtype).tobytes()
+        yield np.ascontiguousarray(values, dtype=_NUMPY[tensor.dtype]).tobytes()
 
 
 def _encoded(document: dict[str, Any]) -> bytes:

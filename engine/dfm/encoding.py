@@ -17,7 +17,7 @@ from gguf import GGMLQuantizationType
 from gguf.quants import quantize
 
 from engine.dfm.blocks import Q4_0_BYTES, Q4_1_BYTES, Q8_0_BYTES, Bytes, q4_1_of_q4_0
-from engine.dfm.gguf_source import GgufSource
+from engine.dfm.gguf_source import GgufSource, Place
 from engine.errors import UnsupportedModel
 
 BIAS_AWARE = {"q4_bias_aware": "q4", "q5_k_m_bias_aware": "q8", "q8_bias_aware": "q8"}
@@ -53,7 +53,13 @@ def block_bytes(
     return Q8_0_BYTES
 
 
-def encode(source: GgufSource, origin: str, shape: tuple[int, int], size: int) -> Bytes:
+def encode(
+    source: GgufSource,
+    origin: str,
+    shape: tuple[int, int],
+    size: int,
+    expert: Place | None = None,
+) -> Bytes:
     """Return a tensor [N, K] in blocks [N, K / 32, size], rounding no more than it must.
 
     Raises InvalidModelFile for another shape, UnsupportedModel for a type nobody can read.
@@ -61,9 +67,9 @@ def encode(source: GgufSource, origin: str, shape: tuple[int, int], size: int) -
     kind, four = source.type(origin), size == Q4_1_BYTES
     target = GGMLQuantizationType.Q4_1 if four else GGMLQuantizationType.Q8_0
     if four and kind == "Q4_0":
-        return q4_1_of_q4_0(source.raw(origin, shape).reshape(shape[0], -1, Q4_0_BYTES))
+        return q4_1_of_q4_0(source.raw(origin, shape, expert).reshape(shape[0], -1, Q4_0_BYTES))
     if kind == target.name:
-        blocks = source.raw(origin, shape)
+        blocks = source.raw(origin, shape, expert)
     else:
-        blocks = np.asarray(quantize(source.load(origin, shape), target), dtype=np.uint8)
+        blocks = np.asarray(quantize(source.load(origin, shape, expert), target), dtype=np.uint8)
     return blocks.reshape(shape[0], -1, size)

@@ -8,6 +8,7 @@ header maps tensor names to dtype, shape and byte range; its `__metadata__` hold
     tokenizer         a `tokenizers` document (tokenizer.json)
     tokens            TokenCard as JSON
     chat_template     Jinja source, absent when the model has none
+    expert_heat       how often each expert was chosen [layers, experts], absent until profiled
     tensors_sha256    of all bytes after the header
     header_sha256     of the header's canonical JSON without this entry
 """
@@ -24,7 +25,7 @@ import msgspec
 from engine.errors import InvalidModelFile, UnsupportedModel
 
 FORMAT = "dfm/1"
-FAMILIES = ("llama",)  # the networks that `engine.model` computes
+FAMILIES = ("llama", "qwen2moe")  # the networks that `engine.model` computes
 HEADER_BYTES_MAX = 256 * 2**20
 DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "I32": 4, "I8": 1, "U8": 1}
 ROTARY_ELEMENTS_MAX = 2**28  # positions times head dimensions: tables of 1 GiB
@@ -34,9 +35,12 @@ Layers = Annotated[int, msgspec.Meta(ge=1, le=1024)]
 Width = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
 InnerWidth = Annotated[int, msgspec.Meta(ge=1, le=2**20)]
 Heads = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+HashedLayers = Annotated[int, msgspec.Meta(ge=0, le=1024)]
+ExpertCount = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 HeadDim = Annotated[int, msgspec.Meta(ge=2, le=1024, multiple_of=2)]  # rotated in pairs
 Vocabulary = Annotated[int, msgspec.Meta(ge=1, le=2**21)]
 Context = Annotated[int, msgspec.Meta(ge=1, le=2**24)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Extent = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Theta = Annotated[float, msgspec.Meta(gt=1, le=1e12)]
@@ -53,13 +57,23 @@ class RopeProfile(msgspec.Struct, frozen=True):
     frequency_factors: tuple[Factor, ...] | None = None  # each frequency is divided by its own
 
 
+class Experts(msgspec.Struct, frozen=True):
+    """A mixture's feed-forward blocks: each row takes the few that its layer's router chooses."""
+
+    count: ExpertCount  # in each layer
+    used: ExpertCount  # by a row
+    normalised: bool  # the weights of those used sum to one
+    shared_intermediate: InnerWidth | None = None  # of the expert that every row takes, if any
+    hashed: HashedLayers = 0  # so many first layers have a table, not a router, choose by token
+
+
 class Architecture(msgspec.Struct, frozen=True):
     """The shape of the network."""
 
     family: str  # one of FAMILIES
     layers: Layers
     hidden: Width
-    intermediate: InnerWidth
+    intermediate: InnerWidth  # of one expert, where there are some
     heads: Heads
     kv_heads: Heads
     head_dim: HeadDim
@@ -68,6 +82,7 @@ class Architecture(msgspec.Struct, frozen=True):
     norm_epsilon: Epsilon
     tied_embeddings: bool
     rope: RopeProfile
+    experts: Experts | None = None  # null: dense
 
     @property
     def group_size(self) -> int:
@@ -97,6 +112,7 @@ class ModelCard(msgspec.Struct, frozen=True):
 
 
 Cards = tuple[ModelCard, TokenCard]
+Heat = tuple[tuple[int, ...], ...]  # [L, E]: by how many rows each expert was chosen
 
 
 class TensorEntry(msgspec.Struct, frozen=True):
@@ -118,6 +134,7 @@ class Header(msgspec.Struct, frozen=True):
     tensors_sha256: str
     data_offset: int  # bytes from the start of the file
     data_bytes: int
+    expert_heat: Heat | None = None  # null until it is profiled
 
     @property
     def checksum(self) -> str:
@@ -194,6 +211,7 @@ def _validate(path: Path, size: int, length: int, document: Any) -> Header:
             tensors_sha256=strings["tensors_sha256"],
             data_offset=8 + length,
             data_bytes=size - 8 - length,
+            expert_heat=_read_heat(path, strings.get("expert_heat"), model.architecture),
         )
     except (KeyError, msgspec.MsgspecError) as error:
         raise InvalidModelFile(f"{path} has an incomplete header: {error}") from error
@@ -216,6 +234,7 @@ def read_cards(path: Path, model_json: str | bytes, tokens_json: str | bytes) ->
         raise UnsupportedModel(
             f"{path} has architecture {shape.family!r}; supported: {', '.join(FAMILIES)}"
         )
+    experts = shape.experts
     factors, special = shape.rope.frequency_factors, {*tokens.eos_ids, *tokens.control_ids}
     if tokens.bos_id is not None:
         special.add(tokens.bos_id)
@@ -230,6 +249,14 @@ def read_cards(path: Path, model_json: str | bytes, tokens_json: str | bytes) ->
             factors is not None and 2 * len(factors) != shape.head_dim,
             "it has not one frequency factor per pair of dimensions",
         ),
+        (
+            experts is not None and experts.used > experts.count,
+            "a row uses more experts than there are",
+        ),
+        (
+            experts is not None and experts.hashed > shape.layers,
+            "more of its layers are hashed than there are",
+        ),
         (not tokens.eos_ids, "no token ends its text"),
         (
             not all(0 <= token < shape.vocab_size for token in special),
@@ -239,6 +266,16 @@ def read_cards(path: Path, model_json: str | bytes, tokens_json: str | bytes) ->
         if is_so:
             raise InvalidModelFile(f"{path} does not describe a model: {contradiction}")
     return model, tokens
+
+
+def _read_heat(path: Path, text: str | None, shape: Architecture) -> Heat | None:
+    if text is None:
+        return None
+    rows = msgspec.json.decode(text, type=tuple[tuple[Count, ...], ...])
+    experts = 0 if shape.experts is None else shape.experts.count
+    if [len(row) for row in rows] != [experts] * shape.layers:
+        raise InvalidModelFile(f"{path} has a heat map that is not of its experts")
+    return rows
 
 
 def _check_extents(path: Path, header: Header) -> None:

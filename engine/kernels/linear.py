@@ -29,6 +29,13 @@ class Linear:
     row_tiles: tuple[int, ...]  # ascending; at these counts a row's bits do not depend on m
 
 
+def project(linear: Linear, rows: Tensor, tiles: tuple[int, ...]) -> Tensor:
+    """Compute rows [sum of `tiles`, K] tile by tile: [sum of `tiles`, N]."""
+    if len(tiles) == 1:
+        return linear.compute(rows)
+    return torch.cat([linear.compute(tile) for tile in torch.split(rows, list(tiles))])
+
+
 class LinearBackend(Protocol):
     """Prepares weights [N, K]; `name` is printed on receipts."""
 
@@ -102,11 +109,12 @@ def _of_triton(name: str) -> LinearBackend:
 
 
 TRITON_BACKENDS = ("bf16", "int8", "int4")
-BACKENDS = ("fp32", *TRITON_BACKENDS)
+BLOCK_LINEAR = "block_linear"
+BACKENDS = ("fp32", BLOCK_LINEAR, *TRITON_BACKENDS)
 
 
-def open_backend(name: str, device: str = "cpu") -> LinearBackend:
-    """Return a linear backend by name.
+def open_backend(name: str, device: str = "cpu", threads: int = 1) -> LinearBackend:
+    """Return a linear backend by name; `threads` are the native kernels'.
 
     Raises UnsupportedModel for an unknown one, and for one that does not compute on `device`.
     """
@@ -114,5 +122,9 @@ def open_backend(name: str, device: str = "cpu") -> LinearBackend:
         raise UnsupportedModel(f"no linear backend {name!r}; there is: {', '.join(BACKENDS)}")
     if name == "fp32":
         return Fp32Backend()
+    if name == BLOCK_LINEAR:
+        from engine.kernels.cpu.linear import BlockLinearBackend  # noqa: PLC0415 -- it imports this
+
+        return BlockLinearBackend(threads)
     check_device(torch.device(device), f"backend {name!r}")
     return _of_triton(name)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import structlog
 import torch
 from torch import Tensor
 
+from engine.cache.experts import ExpertCache
 from engine.cache.page_table import PageTable
 from engine.cache.pages import PageLeak, PagePool
 from engine.config import EngineConfig
@@ -71,8 +73,12 @@ class DecodeLoop:
         foresight: Foresight | None = None,
         probe: LogitsProbe | None = None,
         on_failure: Callable[[str, Exception], None] | None = None,
+        experts: ExpertCache[Any] | None = None,
     ) -> None:
-        """`on_failure` hears why a request ended as ERROR; without it, the log does."""
+        """`on_failure` hears why a request ended as ERROR; without it, the log does.
+
+        `experts` are the decoder's, where it has some: what they count is in the statistics.
+        """
         self.limits = limits
         self.pool = PagePool(decoder.storage.slots // PAGE_SIZE, PAGE_SIZE)
         # What is taken must fit alone, or it would preempt itself for ever.
@@ -85,6 +91,7 @@ class DecodeLoop:
         self._config = config
         self._engine_epoch = engine_epoch
         self._probe = probe
+        self._experts = experts
         self._on_failure = on_failure or _log_failure
         self._cost = cost or StepCost()
         self._profiled = cost.curve if cost else ()
@@ -197,7 +204,7 @@ class DecodeLoop:
             draft_cache_tokens=self.drafter.shared.tokens,
             emitted_tokens_per_s=self._tally.tokens_per_s,
             following=self._flights.following,
-            caches=self._tally.caches_of(self.pool, self.drafter.shared),
+            caches=self._tally.caches_of(self.pool, self.drafter.shared, self._experts),
             draft_state=degradation.state.value,
             draft_alert=degradation.alert,
             window_hit_rate=judged.hit_rate if judged else None,

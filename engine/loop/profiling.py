@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from engine.loop.cost import Curve
 from engine.loop.protocols import StepDecoder
@@ -25,14 +26,16 @@ _ROUNDS_LEAST, _LONGEST_S = 4, 1.0  # ... unless the machine was too busy for ev
 _ROUNDS = 8
 
 
-def measured(decoder: StepDecoder, most_rows: int, context_length: int) -> Curve:
+def measured(decoder: StepDecoder, most_rows: int, context_length: int, vocab_size: int) -> Curve:
     """Return v(n) up to about `most_rows`; what the storage held is lost.
 
-    `context_length` is the model's.
+    The last two are the model's. Rows are of different tokens, for whose experts a mixture is
+    charged as it is for those of a draft.
     """
     room = min(context_length, decoder.storage.slots)
     sizes = [size for size in _SIZES if size <= min(most_rows, room)]
-    _time_ms(decoder, 1, room)  # whatever happens once happens now
+    tokens = torch.arange(max(sizes)) % vocab_size
+    _time_ms(decoder, tokens[:1], room)  # whatever happens once happens now
     found: dict[int, float] = {}
     began = time.perf_counter()
     # sizes take turns, so that what the machine does meanwhile falls on all of them alike
@@ -40,7 +43,7 @@ def measured(decoder: StepDecoder, most_rows: int, context_length: int) -> Curve
         budget_s = _BUDGET_S if step >= len(sizes) * _ROUNDS_LEAST else _LONGEST_S
         if len(found) > 1 and time.perf_counter() - began > budget_s:
             break
-        found[size] = min(_time_ms(decoder, size, room), found.get(size, math.inf))
+        found[size] = min(_time_ms(decoder, tokens[:size], room), found.get(size, math.inf))
     if len(found) == 1:  # one row at a time: a second one is never run
         found[2] = 2 * found[1]
     rows = sorted(found)
@@ -49,12 +52,13 @@ def measured(decoder: StepDecoder, most_rows: int, context_length: int) -> Curve
     return tuple(zip(rows, times.tolist(), strict=True))
 
 
-def _time_ms(decoder: StepDecoder, rows: int, room: int) -> float:
+def _time_ms(decoder: StepDecoder, tokens: Tensor, room: int) -> float:
+    rows = len(tokens)
     context = min(_CONTEXT, room - rows)
     slots = torch.arange(context, context + rows)
     tail = torch.where(torch.ones(rows, rows).tril() > 0, slots, -1)
     step = StepRows(
-        token_ids=torch.zeros(rows, dtype=torch.int64),
+        token_ids=tokens,
         positions=slots,
         slots=slots,
         segments=(Segment(torch.arange(context), tail),),

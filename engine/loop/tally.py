@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
+from engine.cache.experts import ExpertCache
 from engine.cache.pages import PagePool
 from engine.draft.shared import SharedDrafts
 from engine.records import BlockRecord, CacheCounters, DraftCounters, StepRecord
@@ -77,7 +79,9 @@ class Tally:
             self.caches, prompt_tokens=self.caches.prompt_tokens + prompt_tokens
         )
 
-    def caches_of(self, pool: PagePool, shared: SharedDrafts) -> CacheCounters:
+    def caches_of(
+        self, pool: PagePool, shared: SharedDrafts, experts: ExpertCache[Any] | None
+    ) -> CacheCounters:
         """Return the counts of reuse, with those that the caches keep themselves."""
         return msgspec.structs.replace(
             self.caches,
@@ -85,6 +89,7 @@ class Tally:
             draft_lookups=shared.lookups,
             draft_hits=shared.hits,
             draft_evictions=shared.evictions,
+            experts=None if experts is None else experts.counters,
         )
 
     @property

@@ -26,6 +26,7 @@ from engine.kernels.cpu.weights import (
     Runtime,
     StepInputs,
 )
+from engine.kernels.linear import BLOCK_LINEAR
 from engine.model.decoder import usable_cores
 from engine.model.rope import rotary_angles
 from engine.model.rows import StepRows
@@ -51,6 +52,7 @@ class BlockDecoder:
         self.instruction_set = runtime.instruction_set
         self.threads = threads
         self.runtime = runtime
+        self.experts = None
 
     @classmethod
     def load(
@@ -114,6 +116,12 @@ def _block_weights(file: ModelFile, rope_scaling_factor: float) -> BlockWeights:
         raise UnsupportedModel(
             f"{file.path} holds {file.header.model.quantisation} weights; convert the model with"
             " --quant-type q4 or q8 for this backend"
+        )
+
+    if shape.experts is not None:
+        raise UnsupportedModel(
+            f"{file.path} is a mixture of experts: the kernels compute its projections, not whole"
+            f" steps; take backend {BLOCK_LINEAR!r}"
         )
 
     def tensor(name: str) -> Tensor:

@@ -1,6 +1,7 @@
 """The Llama-family decoder: one forward pass over the rows of one step.
 
-Pre-norm layers of grouped-query attention with rotary positions and a SwiGLU block, as in Llama.
+Pre-norm layers of grouped-query attention with rotary positions and a SwiGLU block, as in Llama,
+or a mixture of them (`engine.model.experts`).
 Every row's logits are a function of its own path alone, bit for bit: see `engine.kernels.tiles`
 for the projections on the CPU, `engine.model.attention` for the keys there, and
 `engine.kernels.triton` for the GPU. What lies between is row-wise.
@@ -22,8 +23,17 @@ from torch.nn import functional
 from engine.cache.storage import KvStorage
 from engine.dfm.container import ModelFile
 from engine.dfm.header import Architecture, Header
-from engine.kernels.linear import TRITON_BACKENDS, Linear, open_backend
+from engine.errors import UnsupportedModel
+from engine.kernels.cpu.linear import BlockLinearBackend
+from engine.kernels.linear import (
+    BLOCK_LINEAR,
+    TRITON_BACKENDS,
+    LinearBackend,
+    open_backend,
+    project,
+)
 from engine.kernels.tiles import cover
+from engine.model.experts import FeedForward, Mixture
 from engine.model.operations import open_operations
 from engine.model.rope import RotaryTable
 from engine.model.rows import StepRows
@@ -41,23 +51,28 @@ class Decoder:
         storage: KvStorage,
         rotary: RotaryTable,
         *,
-        backend: str,
+        backend: LinearBackend,
         threads: int,
     ) -> None:
         self.header = header
         self.info: Architecture = header.model.architecture
         self.eos_ids = frozenset(header.tokens.eos_ids)
         self.storage = storage
-        self.backend = backend
+        self.backend = backend.name
         self.threads = threads
+        self.experts = weights.experts
         self._weights = weights
+        self._backend = backend
+        hashed = self.info.experts.hashed if self.info.experts else 0
+        blocks = [layer.block for layer in weights.layers[:hashed]]
+        self._hashed = [block for block in blocks if isinstance(block, Mixture)]
         self._device = weights.embedding.device
         self._rotary = rotary
         self._operations = open_operations(
             self.info,
             storage.null_slot,
             self._device,
-            triton=self._device.type == "cuda" or backend in TRITON_BACKENDS,
+            triton=self._device.type == "cuda" or backend.name in TRITON_BACKENDS,
         )
         self.row_tiles = weights.row_tiles
         self.batch_invariant = self._operations.batch_invariant
@@ -72,27 +87,36 @@ class Decoder:
         threads: int | None = None,
         kv_tokens: int = 16384,
         rope_scaling_factor: float = 1.0,
+        expert_cache_size: int = 0,
     ) -> Decoder:
         """Load a `.dfm`, its checksum verified, and set the process's torch thread count.
 
         `threads` defaults to one per core this process may use; `kv_tokens` is the capacity of
-        the storage; positions are multiplied by `rope_scaling_factor` before they are rotated.
+        the storage; positions are multiplied by `rope_scaling_factor` before they are rotated;
+        `expert_cache_size` experts are kept prepared, 0 for all: see `engine.cache.experts`.
         Raises InvalidModelFile, UnsupportedModel.
         """
-        opened = open_backend(backend, device)
-        file = ModelFile.open(path)
-        file.verify()
         count = threads or usable_cores()
-        torch.set_num_threads(count)
+        file = ModelFile.open(path)
         shape = file.header.model.architecture
+        if shape.experts is not None and (device != "cpu" or backend in TRITON_BACKENDS):
+            raise UnsupportedModel(
+                f"{file.path} is a mixture of experts: it runs on the CPU, with backend"
+                f" {BLOCK_LINEAR!r} or 'fp32'; not with {backend!r} on {device}"
+            )
+        opened = open_backend(backend, device, count)
+        file.verify()
+        # the native kernels bring their own threads, and one of torch's that waits spins
+        native = isinstance(opened, BlockLinearBackend) and opened.native
+        torch.set_num_threads(1 if native else count)
         with torch.inference_mode():
-            weights = load_weights(file, opened, torch.device(device))
+            weights = load_weights(file, opened, torch.device(device), expert_cache_size)
         # only now, when the tensors have borne out the sizes that it takes
         sizes = (shape.layers, kv_tokens, shape.kv_heads, shape.head_dim)
         storage = KvStorage(*sizes, device=device, dtype=opened.kept)
         with torch.inference_mode():
             rotary = RotaryTable(shape, torch.device(device), rope_scaling_factor)
-            return cls(file.header, weights, storage, rotary, backend=opened.name, threads=count)
+            return cls(file.header, weights, storage, rotary, backend=opened, threads=count)
 
     @property
     def device(self) -> str:
@@ -102,6 +126,8 @@ class Decoder:
     @property
     def instruction_set(self) -> str:
         """The vector instructions torch uses, or the GPU's; part of what a result depends on."""
+        if isinstance(self._backend, BlockLinearBackend):
+            return self._backend.instruction_set
         if self._device.type == "cpu":
             return torch.backends.cpu.get_cpu_capability()
         return "sm_{}{}".format(*torch.cuda.get_device_capability(self._device))
@@ -124,17 +150,23 @@ class Decoder:
         rotation = self._rotary.at(self._padded(step.positions, padding))
         operations = self._operations
         plan = operations.plan(step)
+        for mixture in self._hashed:
+            mixture.foresee(step.token_ids)
         hidden = self._weights.embedding.index_select(0, self._padded(step.token_ids, padding))
         hidden = hidden.float()
         mixed = hidden.new_zeros(rows + padding, self.info.heads * self.info.head_dim)
         for index, layer in enumerate(self._weights.layers):
             normed = operations.norm(hidden, layer.attention_norm)
-            rotated = rotation.apply(_project(layer.qkv, normed, tiles))
+            rotated = rotation.apply(project(layer.qkv, normed, tiles))
             self._attend(index, rotated, slots, plan, mixed)
-            hidden.add_(_project(layer.output, mixed, tiles))
+            hidden.add_(project(layer.output, mixed, tiles))
             normed = operations.norm(hidden, layer.mlp_norm)
-            inner = operations.gate(_project(layer.gate_up, normed, tiles))
-            hidden.add_(_project(layer.down, inner, tiles))
+            block = layer.block
+            if isinstance(block, FeedForward):
+                inner = operations.gate(project(block.gate_up, normed, tiles))
+                hidden.add_(project(block.down, inner, tiles))
+            else:
+                hidden.add_(block.compute(normed, step.token_ids, tiles, operations.gate))
             if index in layers:
                 taps[layers.index(index)] = hidden[:rows]
         return self._logits(hidden, step.logit_rows.to(self._device)), taps
@@ -159,7 +191,7 @@ class Decoder:
         tiles = cover(count, head.row_tiles)
         chosen = hidden.index_select(0, self._padded(wanted, sum(tiles) - count))
         normed = self._operations.norm(chosen, self._weights.final_norm)
-        return _project(head, normed, tiles)[:count]
+        return project(head, normed, tiles)[:count]
 
     def _padded(self, values: Tensor, padding: int) -> Tensor:
         return functional.pad(values, (0, padding)).to(self._device)
@@ -169,9 +201,3 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # a container may be given fewer than there are
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _project(linear: Linear, rows: Tensor, tiles: tuple[int, ...]) -> Tensor:
-    if len(tiles) == 1:
-        return linear.compute(rows)
-    return torch.cat([linear.compute(tile) for tile in torch.split(rows, list(tiles))])

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.model.statistics import RawStatistics
+from engine.sampling.selection import largest
 
 
 def likeliest(
@@ -20,7 +21,6 @@ def likeliest(
     """
     if not count:
         return ()
-    least = np.partition(logits, len(logits) - count)[len(logits) - count]
-    ids = np.flatnonzero(logits >= least)
-    ids = ids[np.lexsort((ids, -logits[ids]))][:count]
+    ids = largest(logits, count)
+    ids = ids[np.lexsort((ids, -logits[ids]))]
     return tuple((int(token), statistics.logprob(float(logits[token]))) for token in ids)

@@ -15,8 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.requests import SamplingParams
+from engine.sampling.selection import largest
 
-_FIRST_LOOK = 256  # candidates sorted before the whole vocabulary is
+_FIRST_LOOK = 256  # candidates that top-p looks at before it looks at more
+_STRETCH = 128  # weights summed as one before it is looked among them
+_ROUNDING = 2.0**-53  # of one addition, at most, relative
 
 
 class NothingToDraw(ArithmeticError):
@@ -38,12 +41,10 @@ def draw(logits: NDArray[np.float32], params: SamplingParams, uniform: float) ->
             raise NothingToDraw("no token has a finite logit")
         return top
     if params.top_k is None and params.top_p == 1.0 and params.min_p == 0.0:
-        weights = _weights(logits, params.temperature)
-        index = _drawn(weights, uniform)
         # A token without weight adds nothing, so it is never the one that passes the target.
-        return index if index < len(weights) else int(np.flatnonzero(weights)[-1])
+        return _drawn(_weights(logits, params.temperature), uniform)
     ids, weights = distribution(logits, params)
-    return int(ids[min(_drawn(weights, uniform), len(ids) - 1)])
+    return int(ids[_drawn(weights, uniform)])
 
 
 def distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:
@@ -53,17 +54,23 @@ def distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distrib
     token. Raises NothingToDraw.
     """
     weights = _weights(logits, params.temperature)
-    ids = np.flatnonzero(weights)
-    if params.top_k is not None and params.top_k < len(ids):
-        ids = np.sort(_descending(weights, ids, params.top_k)[: params.top_k])
+    ids = np.flatnonzero(weights > 0.0) if weights.min() == 0.0 else np.arange(len(weights))
+    if len(ids) < len(weights):
+        weights = weights[ids]
+    if params.top_k is not None:
+        kept = largest(weights, params.top_k)
+        ids, weights = ids[kept], weights[kept]
     if params.top_p < 1.0:
-        ids = _nucleus(weights, ids, params.top_p)
+        kept = _nucleus(weights, params.top_p)
+        ids, weights = ids[kept], weights[kept]
     if params.min_p > 0.0:
-        ids = ids[weights[ids] >= params.min_p]  # the largest weight is 1
-    return Distribution(ids, weights[ids])
+        # The largest weight is 1. A bare float would be rounded to the weights' precision.
+        kept = np.flatnonzero(weights >= np.float64(params.min_p))
+        ids, weights = ids[kept], weights[kept]
+    return Distribution(ids, weights.astype(np.float64))
 
 
-def _weights(logits: NDArray[np.float32], temperature: float) -> NDArray[np.float64]:
+def _weights(logits: NDArray[np.float32], temperature: float) -> NDArray[np.float32]:
     """Return every token's weight, the heaviest one's being 1."""
     top = float(logits.max())
     if not np.isfinite(top):
@@ -71,38 +78,55 @@ def _weights(logits: NDArray[np.float32], temperature: float) -> NDArray[np.floa
     scaled = logits - np.float32(top)
     scaled *= np.float32(1.0 / temperature)
     np.exp(scaled, out=scaled)
-    return scaled.astype(np.float64)
+    return scaled
 
 
-def _drawn(weights: NDArray[np.float64], uniform: float) -> int:
+def _drawn(weights: NDArray[np.floating], uniform: float) -> int:
     """Return the first place whose cumulative weight exceeds the uniform's part of all of it.
 
-    As many as there are weights where rounding lets none.
+    There is one: less than 1 times a sum is less than the sum, in doubles too.
     """
-    cumulative = np.cumsum(weights)
-    return int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+    place = _looked_up(weights, uniform) if len(weights) > _STRETCH else None
+    if place is None:
+        cumulative = np.cumsum(weights, dtype=np.float64)
+        place = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+    return place
 
 
-def _descending(
-    weights: NDArray[np.float64], ids: NDArray[np.int64], count: int
-) -> NDArray[np.int64]:
-    """Return at least `count` of `ids`, heaviest first, ties by id: a prefix of the full order."""
-    if count < len(ids):
-        own = weights[ids]
-        least = np.partition(own, len(own) - count)[len(own) - count]
-        ids = ids[own >= least]
-    return ids[np.lexsort((ids, -weights[ids]))]
+def _looked_up(weights: NDArray[np.floating], uniform: float) -> int | None:
+    """Return that place from sums of stretches; null where other rounding could give another.
+
+    Sums of n positive numbers, in whatever order, differ by less than 2n roundings of the whole,
+    and so do the targets taken from them.
+    """
+    begins = np.arange(0, len(weights), _STRETCH)
+    ends = np.cumsum(np.add.reduceat(weights, begins, dtype=np.float64))
+    target = uniform * ends[-1]
+    doubt = 8 * len(weights) * _ROUNDING * ends[-1]
+    stretch = int(np.searchsorted(ends, target, side="right"))
+    begin = stretch * _STRETCH
+    cumulative = np.zeros(len(weights[begin : begin + _STRETCH]) + 1)
+    np.cumsum(weights[begin : begin + _STRETCH], out=cumulative[1:])
+    if stretch:
+        cumulative += ends[stretch - 1]
+    above = int(np.searchsorted(cumulative, target, side="right"))
+    certain = (
+        0 < above < len(cumulative)
+        and cumulative[above] - target > doubt
+        and target - cumulative[above - 1] > doubt
+    )
+    return begin + above - 1 if certain else None
 
 
-def _nucleus(
-    weights: NDArray[np.float64], ids: NDArray[np.int64], mass: float
-) -> NDArray[np.int64]:
-    target = mass * float(weights[ids].sum())
+def _nucleus(weights: NDArray[np.float32], mass: float) -> NDArray[np.int64]:
+    """Return where the fewest weights lie that reach the mass, heaviest first, ascending."""
+    target = mass * float(weights.astype(np.float64).sum())
     count = _FIRST_LOOK
     while True:
-        ordered = _descending(weights, ids, count)
-        cumulative = np.cumsum(weights[ordered])
-        if cumulative[-1] >= target or len(ordered) == len(ids):
-            # The smallest prefix that reaches the mass, one token at least.
-            return np.sort(ordered[: int(np.searchsorted(cumulative, target, side="left")) + 1])
+        places = largest(weights, count)
+        own = weights[places]
+        cumulative = np.cumsum(np.sort(own)[::-1], dtype=np.float64)
+        if cumulative[-1] >= target or len(places) == len(weights):
+            needed = int(np.searchsorted(cumulative, target, side="left")) + 1
+            return places[largest(own, needed)]
         count *= 8

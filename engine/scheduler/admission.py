@@ -111,8 +111,11 @@ def _check_biases(biases: tuple[tuple[int, float], ...], vocab_size: int | None)
         )
 
 
-def check_config(config: EngineConfig, context_length: int) -> None:
-    """Raise InvalidConfig for parameters that no engine, or no engine of this model, can run."""
+def check_config(config: EngineConfig, context_length: int, *, experts: bool = False) -> None:
+    """Raise InvalidConfig for parameters that no engine, or no engine of this model, can run.
+
+    `experts` says that it has some.
+    """
     for name in (
         "draft_block_size",
         "verifier_batch_size",
@@ -138,7 +141,7 @@ def check_config(config: EngineConfig, context_length: int) -> None:
             raise InvalidConfig(f"{name} must be one of {', '.join(filter(None, allowed))}")
     if not (math.isfinite(config.rope_scaling_factor) and config.rope_scaling_factor > 0.0):
         raise InvalidConfig("rope_scaling_factor must be a finite number above 0")
-    _check_for_model(config)
+    _check_for_model(config, experts)
     longest = config.longest_token_length
     if longest is not None and longest < context_length:
         raise InvalidConfig(
@@ -146,14 +149,15 @@ def check_config(config: EngineConfig, context_length: int) -> None:
         )
 
 
-def _check_for_model(config: EngineConfig) -> None:
-    """Refuse what no model that this engine computes can make use of."""
-    if config.expert_cache_size < 0:
+def _check_for_model(config: EngineConfig, experts: bool) -> None:
+    """Refuse what this model, or any that this engine computes, can make no use of."""
+    size = config.expert_cache_size or 0
+    if size < 0:
         raise InvalidConfig("expert_cache_size must not be negative")
-    if config.expert_cache_size > 0:
+    if size > 0 and not experts:
         raise InvalidConfig(
             "expert_cache_size has no effect on this model: it is dense, there are no experts to"
-            " keep; leave it at 0"
+            " keep; leave it out"
         )
     if config.use_flash_attn2 == "draft":
         raise InvalidConfig(

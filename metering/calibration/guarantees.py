@@ -22,7 +22,7 @@ FIRST_PART = 8  # of the labels, by score, the part that the first test is of
 
 def least_labels(error: float, confidence: float) -> int:
     """The fewest labels that can promise anything: all of them right, and the bound just met."""
-    return math.ceil(math.log(1 - confidence) / math.log(1 - error))
+    return math.ceil(math.log1p(-confidence) / math.log1p(-error))
 
 
 def upper_bound(errors: int, labels: int, confidence: float) -> float:

@@ -70,6 +70,11 @@ class Curve:
         self._own_uj.append(reading.own_uj)
         self._external_uj.append(reading.external_uj)
 
+    def between(self, start_ns: int, end_ns: int) -> Totals:
+        """What a stretch within the curve took: the difference of its ends' totals."""
+        before, after = self.at(start_ns), self.at(end_ns)
+        return Totals(after[0] - before[0], after[1] - before[1])
+
     def at(self, at_ns: int) -> Totals:
         """The totals at a time within the curve."""
         times, own, external = self._at_ns, self._own_uj, self._external_uj

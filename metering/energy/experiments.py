@@ -155,7 +155,7 @@ class Laboratory:
         while (self._meter.known_until_ns or 0) < until_ns:
             if time.monotonic() > limit_s:
                 raise InvalidCalibration("the meter has stopped moving")
-            self._meter.sample_now()
+            self._meter.watch()
             time.sleep(0.01)
 
     def _step_uj(self, step: StepRecord) -> int:

@@ -26,7 +26,8 @@ CLOSE_TIMEOUT_S = 5.0  # a driver that hangs is left behind
 RETRY_PERIODS_MAX = 100  # a lost source is asked ever more rarely, at most so many periods apart
 MEASURING_S = 1.0  # how long update periods are looked for, at most
 MEASURING_POLL_S = 0.001
-AT_WILL_PERIODS = 20  # between two readings of what is read at requests and steps, too
+IDLE_S = 1.0  # between two readings while nothing runs, or of what is read at steps anyway
+WATCHED_NS = 3 * 10**9  # for how long a counter is read often after something ran
 PERIOD_S_MIN = 0.02  # sampling faster than that would cost more than it tells
 
 
@@ -59,9 +60,12 @@ class EnergyMeter:
         self._lock = threading.Lock()  # of the tracks
         self._reading = threading.Lock()  # one reading at a time; a slow driver holds up no curve
         self._id = uuid_utils.uuid7().hex
+        self._epochs: dict[tuple[int, ...], str] = {}  # names, by the curves' numbers
         self._provenance = together(tuple(track.provenance for track in self._tracks))
         self._closed = False
         self._stopping = threading.Event()
+        self._watched_until_ns = -1
+        self._wake = threading.Event()  # a counter is to be read often again
         self._sampler = threading.Thread(target=self._run, name="energy-sampler", daemon=True)
 
     @property
@@ -107,6 +111,7 @@ class EnergyMeter:
     def close(self) -> None:
         """Stop sampling and let go of the sources. Idempotent."""
         self._stopping.set()
+        self._wake.set()
         if self._sampler.is_alive():
             self._sampler.join(CLOSE_TIMEOUT_S)
         if self._reading.acquire(timeout=CLOSE_TIMEOUT_S):
@@ -121,6 +126,22 @@ class EnergyMeter:
         """Take a reading at once, if all can be read at will; otherwise do nothing."""
         if self.available and self.at_will:
             self.sample()
+
+    def watch(self) -> None:
+        """Something is about to run, or has run: take a reading that parts it from what was before.
+
+        What can be read at will is read. A counter is read as often as it moves for a while, and at
+        once if it was not.
+        """
+        if self.at_will:
+            self.sample_now()
+            return
+        now_ns = clock.monotonic_ns()
+        was_watched = now_ns < self._watched_until_ns
+        self._watched_until_ns = now_ns + WATCHED_NS
+        if self.available and not was_watched:
+            self.sample()
+            self._wake.set()
 
     def sample(self, *, only_due: bool = False) -> None:
         """Take a reading of each source. One that doesn't answer leaves its curve where it is.
@@ -139,8 +160,11 @@ class EnergyMeter:
         The amounts of adjoining stretches add up to those of the whole, exactly.
         """
         with self._lock:
-            stretches: list[tuple[int, int, tuple[Curve, ...]]] = [(start_ns, end_ns, ())]
-            for track in self._tracks:
+            first, *others = self._tracks
+            stretches: list[tuple[int, int, tuple[Curve, ...]]] = [
+                (low, high, (curve,)) for low, high, curve in first.within(start_ns, end_ns)
+            ]
+            for track in others:
                 stretches = [
                     (low, high, (*curves, curve))
                     for start, end, curves in stretches
@@ -157,11 +181,13 @@ class EnergyMeter:
     def _segment(self, start_ns: int, end_ns: int, curves: tuple[Curve, ...]) -> Segment:
         own_uj = external_uj = 0
         for curve in curves:
-            own_before_uj, external_before_uj = curve.at(start_ns)
-            own_after_uj, external_after_uj = curve.at(end_ns)
-            own_uj += own_after_uj - own_before_uj
-            external_uj += external_after_uj - external_before_uj
-        epoch = f"{self._id}/{'-'.join([str(curve.epoch) for curve in curves])}"
+            own, external = curve.between(start_ns, end_ns)
+            own_uj += own
+            external_uj += external
+        numbers = tuple([curve.epoch for curve in curves])
+        epoch = self._epochs.get(numbers)
+        if epoch is None:
+            epoch = self._epochs[numbers] = f"{self._id}/{'-'.join(map(str, numbers))}"
         return Segment(epoch, start_ns, end_ns, own_uj, external_uj)
 
     def _sample(self, track: Track, now_ns: int) -> None:
@@ -183,9 +209,14 @@ class EnergyMeter:
 
     def _run(self) -> None:
         self._measure_periods()
-        pause_s = self._period_s * (AT_WILL_PERIODS if self.at_will else 1)
-        while not self._stopping.wait(pause_s):
-            self.sample(only_due=True)
+        while not self._stopping.is_set():
+            if clock.monotonic_ns() < self._watched_until_ns:
+                self._stopping.wait(self._period_s)
+            else:
+                self._wake.wait(max(IDLE_S, self._period_s))
+                self._wake.clear()
+            if not self._stopping.is_set():
+                self.sample(only_due=True)
 
     def _measure_periods(self) -> None:
         """Find out how often the counters move, and sample twice as often, within reason.

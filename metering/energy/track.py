@@ -9,7 +9,6 @@ charged, and never part of a total.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
 
 import msgspec
 import structlog
@@ -97,14 +96,14 @@ class Track:
         for curve in self.curves:
             curve.forget_before(at_ns)
 
-    def within(self, start_ns: int, end_ns: int) -> Iterator[tuple[int, int, Curve]]:
+    def within(self, start_ns: int, end_ns: int) -> list[tuple[int, int, Curve]]:
         """The parts of a stretch that are known, in order, and the curve of each."""
-        for curve in self.curves:
-            if curve.is_empty:
-                continue
-            low, high = max(start_ns, curve.start_ns), min(end_ns, curve.end_ns)
-            if low < high:
-                yield low, high, curve
+        return [
+            (low, high, curve)
+            for curve in self.curves
+            if not curve.is_empty
+            and (low := max(start_ns, curve.start_ns)) < (high := min(end_ns, curve.end_ns))
+        ]
 
     def _fault(self, last: Reading, reading: Reading) -> str | None:
         """What is logged of a reading that can't follow the last one; null where it can."""

@@ -65,9 +65,9 @@ class EnergyBooks:
         """How the figures are had."""
         return self._meter.provenance
 
-    def sample(self) -> None:
-        """Make everything up to now known, if the meter can be read at will."""
-        self._meter.sample_now()
+    def watch(self) -> None:
+        """Something runs: part it from what was before, and settle what can be read at will."""
+        self._meter.watch()
 
     def add(self, steps: Sequence[PendingStep]) -> None:
         """Take steps that have been committed, and settle what can be."""

@@ -138,7 +138,7 @@ class Recorder:
         for each in admitted:
             self._live.add(LiveRequest(each, RequestMeter(each, self._rule, self.calibration)))
         if self._books is not None:
-            self._books.sample()  # so that the idle time before takes no part in what comes
+            self._books.watch()  # so that the idle time before takes no part in what comes
 
     def cancel(self, request_id: str) -> None:
         """Commit nothing more of a request and tell the engine to stop it. Idempotent.
@@ -204,7 +204,7 @@ class Recorder:
             fresh = [step for step in steps if self._is_new(step)]
             if not fresh:
                 return
-            self._books.sample()
+            self._books.watch()
             batch = self._commit(self._surroundings, fresh)
             self._last_step = (fresh[-1].engine_epoch, fresh[-1].step_index)
             to_cancel = self._apply(self._books, batch) + self._failed

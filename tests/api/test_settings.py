@@ -22,6 +22,7 @@ def test_flags_are_above_the_environment_and_that_above_the_profile(
         entropy_threshold=1.0,
         node_budget=6,
         threads=2,
+        expert_cache_size=0,
     )
     assert Settings.read(profile="recommended").engine_config().draft_block_size == 8
 

@@ -22,6 +22,7 @@ from billing_world import (
 )
 from invoice_world import at
 from sqlalchemy import Connection, Engine, delete, select, text, update
+from unguarded import unguard
 
 from billing import request_evidence, review, triggers
 from billing.gate import HoldGate
@@ -94,8 +95,7 @@ def days_work(shared_database: Engine, tmp_path_factory: pytest.TempPathFactory)
         # Falsifying the books takes somebody who removes the triggers first.
         for statement in triggers.drop(opened.dialect.name):
             opened.exec_driver_sql(statement)
-        for statement in triggers.drop_append_only("usage_events", opened.dialect.name):
-            opened.exec_driver_sql(statement)
+        unguard(opened, "usage_events", "request_summaries")
     return shared_database
 
 
@@ -228,6 +228,27 @@ def change_the_summary(connection: Connection) -> None:
     )
 
 
+def change_what_is_added_up(connection: Connection) -> None:
+    connection.execute(
+        update(request_summaries)
+        .where(request_summaries.c.request_id == "req_1")
+        .values(output_tokens=request_summaries.c.output_tokens + 1)
+    )
+
+
+def give_a_receipt_away(connection: Connection) -> None:
+    add_tenant(connection, "ten_2", pays=TERMS)
+    connection.execute(
+        update(receipts).where(receipts.c.request_id == "req_1").values(tenant_id="ten_2")
+    )
+
+
+def change_the_end(connection: Connection) -> None:
+    connection.execute(
+        update(requests).where(requests.c.id == "req_1").values(finish_reason="length")
+    )
+
+
 def change_the_tariff(connection: Connection) -> None:
     connection.execute(
         text("UPDATE tariff_versions SET document = replace(document, '0.4', '0.5')")
@@ -284,6 +305,9 @@ def change_the_pinned_version(connection: Connection) -> None:
             {"review pool = open review's fee", "review pool = fees of open reviews"},
         ),
         (change_the_summary, {"rated lines = summary under its tariff"}),
+        (change_what_is_added_up, {"summary's columns = summary"}),
+        (give_a_receipt_away, {"receipt's tenant = request"}),
+        (change_the_end, {"summary finish reason = request"}),
         (change_the_tariff, {"rated lines = summary under its tariff"}),
         (change_the_pinned_version, {"summary tariff = request"}),
         (lose_a_key, {"receipt verifies", "adjustment verifies"}),

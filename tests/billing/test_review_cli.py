@@ -78,6 +78,12 @@ def test_verdicts_on_sampled_answers_become_a_calibration_in_force(
     assert "was not put in force" in dry.output
     assert "0 of 59 wrong, at most 0.0495 at confidence 0.95" in dry.output
     assert plot.read_text().startswith("<svg")
+    nowhere = tmp_path / "missing" / "plot.svg"
+    assert run(desk, recorded, confidence, "--plot", str(nowhere)).exit_code == 1
+    assert recorded == [], "whoever asks for a plot gets both or neither"
+    absurd = run(desk, recorded, confidence, "--error", "1e-17")
+    assert absurd.exit_code == 1
+    assert "uncalibrated" in absurd.output
     stored = run(desk, recorded, confidence, "--guard", "--json")
     report = json.loads(stored.output)
     assert [kind["kind"] for kind in report["kinds"]] == ["request", "sentence"]

@@ -320,5 +320,7 @@ def test_verdicts_become_labels_and_survive_the_erasure_of_what_was_said(
         (edited, 1, "sentence", False),
         (edited, 2, "sentence", True),
         (rejected, -1, "request", False),
+        # Nobody says which was wrong: left out, units would only be known from right answers.
+        *((rejected, number, "sentence", False) for number in range(3)),
     ]
     assert ppm == {approved: 1_000_000, edited: 10_000, rejected: 1_000_000}

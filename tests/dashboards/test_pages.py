@@ -23,6 +23,7 @@ from billing.ledger import credits, grants, terms
 from billing.payments import collection
 from billing.settlement import Settlement
 from dashboards.protocols import EngineState
+from engine.records import CacheCounters, ExpertCounters
 from metering import clock
 from metering import requests as usage_requests
 from metering.database import transaction
@@ -291,3 +292,15 @@ def test_a_green_receipt_shows_what_was_chosen_from_and_the_discount(
     assert 'id="engine-replicas"' in engines
     assert "0.123" in engines
     assert client.get("/dashboard/engine?replica=none").status_code == 404
+
+
+def test_the_experts_at_hand_are_shown_where_the_model_has_some(
+    world: World, client: TestClient[Litestar]
+) -> None:
+    sign_in(client, world.house.operator)
+    assert "Expert cache" not in client.get("/dashboard/engine").text
+    assert world.stats is not None
+    caches = CacheCounters(experts=ExpertCounters(kept=96, lookups=400, hits=350, evictions=7))
+    world.stats = msgspec.structs.replace(world.stats, caches=caches)
+    page = re.sub(r"<[^>]*>", " ", client.get("/dashboard/engine").text)
+    assert re.search(r"Expert cache hit ratio\s+87.5.%\s+since start; 96 prepared, 7 gave", page)

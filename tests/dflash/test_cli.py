@@ -12,7 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from api.errors import NotFound
-from dflash.cli import COMMANDS, cli, describe, load, main
+from billing.errors import InvoiceConflict
+from billing.turns import turns
+from dflash.cli import COMMANDS, cli, describe, describe_all, load, main
 from engine import huge_pages
 
 NO_MODEL_NEEDED = [
@@ -140,6 +142,20 @@ def test_an_error_becomes_one_line(error: Exception, line: str) -> None:
     described = describe(error)
     assert described.startswith(line)
     assert "\n" not in described
+
+
+def test_what_failed_for_some_of_many_is_one_line_that_names_them() -> None:
+    def remind() -> None:
+        with turns("reminders") as each:
+            for tenant_id in ("ten_1", "ten_2", "ten_3"):
+                with each.of(tenant_id):
+                    if tenant_id != "ten_2":
+                        raise InvoiceConflict(f"{tenant_id} has none")
+
+    with pytest.raises(ExceptionGroup) as failed:
+        remind()
+    line = "reminders failed: of ten_1, ten_1 has none; of ten_3, ten_3 has none"
+    assert describe_all(failed.value) == line
 
 
 def test_what_is_logged_never_mixes_with_what_is_printed(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
+from draft_heads import random_head
 from tiny_models import write_tiny_dfm
 
 from engine.bench_cli import bench
+from engine.draft.head.file import write_head
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +62,29 @@ def test_variants_take_turns_and_say_the_same(home: Path, tmp_path: Path) -> Non
     assert mixed["prompts"] == ["p0", "p1", "p0#2"]
     assert "all arms of ours said the same tokens" in result.stdout
     assert "<svg" in chart.read_text()
+
+
+def test_heads_are_compared_by_file(home: Path, tmp_path: Path) -> None:
+    output, model = tmp_path / "o.json", home / "models" / "tiny.dfm"
+    heads = []
+    for name, groups in (("dense", 1), ("grouped", 2)):
+        write_head(tmp_path / f"{name}.dfh", random_head(model, groups=groups, window=0, layers=1))
+        heads.append(f"{name}={tmp_path / name}.dfh")
+    result = run(
+        home,
+        *("--limit", 2, "--concurrency", 1, "--rounds", 1, "--max-new-tokens", 12),
+        *("--degrade-policy", "never", "--variants", ",".join(["headless", *heads])),
+        *("--json", output),
+    )
+    assert result.exit_code == 0, (result.output, result.exception)
+    document = json.loads(output.read_text())
+    assert document["identical"]
+    rows = {row["arm"]: row for row in document["results"] if row["category"] is None}
+    assert set(document["ratios"]) == {"headless", "dense", "grouped"}
+    assert rows["headless"]["head_ms"] is None
+    assert rows["dense"]["head_ms"] > 0
+    assert rows["grouped"]["head_ms"] > 0
+    assert rows["grouped"]["head_ms"] != rows["dense"]["head_ms"], "each was timed by itself"
 
 
 def test_a_stress_run_ends_in_a_verdict(home: Path, tmp_path: Path) -> None:
@@ -133,6 +158,8 @@ def test_transformers_runs_the_same_weights(home: Path, tmp_path: Path) -> None:
         (["--concurrency", "1,x"], "--concurrency"),
         (["--peers", "vllm"], "vllm"),
         (["--variants", "magic"], "magic"),
+        (["--variants", "dense=none.dfh"], "none.dfh"),
+        (["--variants", "chain=README.md,chain"], "name of its own"),
         (["--task", "chat", "--prompts", "x"], "exclude each other"),
         (["--roofline", "--duration", "1"], "exclude each other"),
         (["--duration", "1", "--peers", "llama.cpp"], "ours alone"),

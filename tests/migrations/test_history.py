@@ -180,6 +180,7 @@ def test_what_was_logged_can_be_neither_changed_nor_removed(migrated: Engine) ->
         "adjustments",
         "audit_log",
         "usage_events",
+        "request_summaries",
         "invoice_payments",
         "credit_notes",
         "review_payouts",

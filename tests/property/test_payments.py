@@ -33,7 +33,7 @@ def stripe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StripeProcess]:
         yield process
 
 
-class Crash(Exception):
+class Crash(BaseException):
     """The process dies."""
 
 

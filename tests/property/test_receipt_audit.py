@@ -127,6 +127,80 @@ def test_whatever_is_changed_is_found(copied: GatewayHome, what: str) -> None:
     assert any(difference.check.startswith("replayed ") for difference in differences)
 
 
+def some_request(home: GatewayHome) -> str:
+    with sqlite3.connect(home.path / "gateway.db") as raw:
+        for (trigger,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
+            raw.execute(f"DROP TRIGGER {trigger}")
+        (request_id,) = raw.execute(
+            "SELECT request_id FROM request_summaries WHERE output_tokens > 5"
+            " AND status = 'completed' ORDER BY request_id"
+        ).fetchone()
+        return str(request_id)
+
+
+@pytest.mark.parametrize("off_unats", [0, 900, 1100])
+def test_other_arithmetic_is_held_to_a_tolerance_and_the_rest_is_named(
+    copied: GatewayHome, off_unats: int
+) -> None:
+    """As from an engine that rounds otherwise: the receipt says so, the scores are off by that."""
+    request_id = some_request(copied)
+    score = "'$.blocks[0].logprobs_unats[0]'"
+    with sqlite3.connect(copied.path / "gateway.db") as raw:
+        raw.execute(
+            "UPDATE receipts SET document = json_set(document, '$.engine.batch_invariant',"
+            " json('false')) WHERE request_id = ?",
+            (request_id,),
+        )
+        raw.execute(
+            f"UPDATE usage_events SET body = json_set(body, {score},"
+            f" json_extract(body, {score}) - {off_unats})"
+            " WHERE request_id = ? AND kind = 'block' AND \"index\" = 0",
+            (request_id,),
+        )
+    database = open_database(copied.resolved_database_url)
+    with snapshot(database) as connection:
+        audit = Auditor(connection, copied.path).audit(request_id)
+    database.dispose()
+    assert (audit.exact, audit.tolerance_unats) == (False, 1_000)
+    named = "replayed log-probability of token 0, in micronats"
+    assert (named in {each.check for each in audit.differences}) == (off_unats > 1_000)
+
+
+def test_a_receipt_of_a_backend_that_is_not_here_is_audited_on_the_one_that_is(
+    copied: GatewayHome,
+) -> None:
+    request_id = some_request(copied)
+    with sqlite3.connect(copied.path / "gateway.db") as raw:
+        raw.execute(
+            "UPDATE receipts SET document = json_set(document, '$.engine.backend', 'npu4')"
+            " WHERE request_id = ?",
+            (request_id,),
+        )
+    database = open_database(copied.resolved_database_url)
+    with snapshot(database) as connection:
+        audit = Auditor(connection, copied.path).audit(request_id)
+    database.dispose()
+    assert not audit.exact
+    assert [each for each in audit.differences if "log-probability" in each.check] == []
+
+
+def test_what_cannot_be_audited_is_named_and_the_others_are_audited(copied: GatewayHome) -> None:
+    damaged = some_request(copied)
+    with sqlite3.connect(copied.path / "gateway.db") as raw:
+        (whole, headless) = raw.execute(
+            "SELECT request_id FROM request_summaries WHERE request_id != ?"
+            " AND status = 'completed' ORDER BY request_id LIMIT 2",
+            (damaged,),
+        ).fetchall()
+        raw.execute("UPDATE requests SET parameters = '{' WHERE id = ?", (damaged,))
+        raw.execute("DELETE FROM usage_events WHERE kind = 'terminal' AND request_id = ?", headless)
+    found = copied.dflash("receipt", "audit", damaged, *whole, *headless, check=False)
+    assert found.returncode == 1
+    assert f"{damaged}: not audited: what is stored of {damaged} can't be read" in found.stderr
+    assert f"{whole[0]}: 0 differences" in found.stdout
+    assert f"{headless[0]}: a final request has one terminal event" in found.stdout
+
+
 def test_a_receipt_that_was_not_issued_here_is_refused(copied: GatewayHome, tmp_path: Path) -> None:
     database = open_database(copied.resolved_database_url)
     with snapshot(database) as connection:

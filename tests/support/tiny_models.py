@@ -1,10 +1,11 @@
-"""Tiny random Llama models, as GGUF and as .dfm, with a tiny byte-level BPE tokenizer."""
+"""Tiny random models, dense and of experts, as GGUF and as .dfm, with a tiny byte-level BPE."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -35,6 +36,15 @@ class TinyShape:
     vocab_size: int | None = None  # rows of the embedding; as many as there are tokens
     theta: float | None = 10_000.0
     seed: int = 0
+    experts: int = 0  # of each layer, `used` of them by a row; 0 is dense
+    used: int = 2
+    shared: int | None = None  # width of the expert that every row takes
+    hashed: int = 0  # first layers whose experts a table names by token
+
+    @property
+    def family(self) -> str:
+        """The architecture's name in GGUF."""
+        return "qwen2moe" if self.shared else "llama"
 
 
 def byte_characters() -> list[str]:
@@ -55,19 +65,20 @@ def write_tiny_gguf(
     path: Path,
     shape: TinyShape = TinyShape(),
     *,
-    architecture: str = "llama",
+    architecture: str | None = None,
     pre_tokenizer: str = "smollm",
     quantisation: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
     chat_template: str | None = CHAT_TEMPLATE,
     add_bos: bool = False,
     without: Sequence[str] = (),
     extra: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
+    weights: dict[str, np.ndarray] | None = None,
 ) -> Path:
     """Write a random model of this shape; the same shape gives the same bytes.
 
-    `without` leaves tensors out, `extra` adds metadata.
+    `without` leaves tensors out, `extra` adds metadata, `weights` are used instead of random ones.
     """
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture or shape.family)
     writer.add_name("tiny")
     writer.add_context_length(shape.context_length)
     writer.add_embedding_length(shape.hidden)
@@ -76,6 +87,12 @@ def write_tiny_gguf(
     writer.add_head_count(shape.heads)
     writer.add_head_count_kv(shape.kv_heads)
     writer.add_layer_norm_rms_eps(1e-5)
+    if shape.experts:
+        writer.add_expert_count(shape.experts)
+        writer.add_expert_used_count(shape.used)
+    if shape.shared:
+        writer.add_expert_feed_forward_length(shape.intermediate)
+        writer.add_expert_shared_feed_forward_length(shape.shared)
     if shape.theta is not None:
         writer.add_rope_freq_base(shape.theta)
     tokens = vocabulary()
@@ -91,10 +108,11 @@ def write_tiny_gguf(
     if chat_template is not None:
         writer.add_chat_template(chat_template)
     extra(writer)
-    for name, values in random_weights(shape).items():
+    for name, values in (weights or random_weights(shape)).items():
         if name in without:
             continue
-        if values.ndim == 2 and quantisation != gguf.GGMLQuantizationType.F32:
+        routes = "gate_inp" in name or "tid2eid" in name
+        if values.ndim > 1 and not routes and quantisation != gguf.GGMLQuantizationType.F32:
             writer.add_tensor(
                 name, gguf.quants.quantize(values, quantisation), raw_dtype=quantisation
             )
@@ -119,11 +137,34 @@ def random_weights(shape: TinyShape) -> dict[str, np.ndarray]:
     head_dim = shape.hidden // shape.heads
     vocab_size = shape.vocab_size or len(vocabulary())
 
-    def matrix(rows: int, columns: int) -> np.ndarray:
-        return (random.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32)
+    def matrix(rows: int, columns: int, stack: tuple[int, ...] = ()) -> np.ndarray:
+        values = random.standard_normal((*stack, rows, columns)) / np.sqrt(columns)
+        return values.astype(np.float32)
 
     def vector(size: int) -> np.ndarray:
         return (1 + 0.1 * random.standard_normal(size)).astype(np.float32)
+
+    def swiglu(block: str, kind: str, width: int, stack: tuple[int, ...] = ()) -> dict[str, Any]:
+        return {
+            f"{block}.ffn_{part}{kind}.weight": matrix(*extent, stack)
+            for part, extent in (
+                ("gate", (width, shape.hidden)),
+                ("up", (width, shape.hidden)),
+                ("down", (shape.hidden, width)),
+            )
+        }
+
+    def feed_forward(block: str) -> dict[str, np.ndarray]:
+        if not shape.experts:
+            return swiglu(block, "", shape.intermediate)
+        weights = {
+            f"{block}.ffn_gate_inp.weight": matrix(shape.experts, shape.hidden),
+            **swiglu(block, "_exps", shape.intermediate, (shape.experts,)),
+        }
+        if shape.shared:
+            weights[f"{block}.ffn_gate_inp_shexp.weight"] = matrix(1, shape.hidden)[0]
+            weights |= swiglu(block, "_shexp", shape.shared)
+        return weights
 
     weights = {
         "token_embd.weight": (4 * matrix(vocab_size, shape.hidden)).astype(np.float32),
@@ -141,12 +182,15 @@ def random_weights(shape: TinyShape) -> dict[str, np.ndarray]:
             f"{block}.attn_v.weight": matrix(key_value, shape.hidden),
             f"{block}.attn_output.weight": matrix(shape.hidden, query),
             f"{block}.ffn_norm.weight": vector(shape.hidden),
-            f"{block}.ffn_gate.weight": matrix(shape.intermediate, shape.hidden),
-            f"{block}.ffn_up.weight": matrix(shape.intermediate, shape.hidden),
-            f"{block}.ffn_down.weight": matrix(shape.hidden, shape.intermediate),
         }
+        weights |= feed_forward(block)
+        if layer < shape.hashed:
+            first = np.arange(vocab_size)[:, None] + layer
+            table = (first + np.arange(shape.used)) % shape.experts
+            weights[f"{block}.ffn_gate_tid2eid.weight"] = table.astype(np.int32)
         if shape.biases:
             for part, size in (("q", query), ("k", key_value), ("v", key_value)):
                 weights[f"{block}.attn_{part}.bias"] = vector(size) - 1
-            weights[f"{block}.attn_output.bias"] = vector(shape.hidden) - 1
+            if shape.family == "llama":
+                weights[f"{block}.attn_output.bias"] = vector(shape.hidden) - 1
     return weights

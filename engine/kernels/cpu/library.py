@@ -28,6 +28,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "runtime_free": (None, (c_void_p,)),
     "runtime_isa": (c_char_p, (c_void_p,)),
     "matrix_new": (c_void_p, (c_void_p, c_int, c_int, c_int, c_void_p, c_void_p)),
+    "matrix_free": (None, (c_void_p,)),
     "project": (c_int, (c_void_p, c_void_p, c_int, c_void_p, c_void_p)),
     "statistics": (c_int, (c_void_p, c_int, c_int, c_void_p, c_void_p)),
     "model_new": (

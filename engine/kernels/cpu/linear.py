@@ -1,4 +1,4 @@
-"""Single projections on the block kernels, for what is no whole model: a draft layer's, say."""
+"""Single projections on the block kernels, for what is no whole dense model."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from gguf import GGMLQuantizationType
 from gguf.quants import quantize
 from torch import Tensor
 
-from engine.kernels.cpu.ops import handle
+from engine.dfm.blocks import Bytes
+from engine.errors import UnsupportedModel
+from engine.kernels.cpu.ops import handle, open_runtime
+from engine.kernels.cpu.twin import TwinRuntime
 from engine.kernels.cpu.weights import BlockMatrix, Runtime
-from engine.kernels.linear import Linear
-from engine.kernels.tiles import CANDIDATES
+from engine.kernels.linear import BLOCK_LINEAR, Linear
+from engine.kernels.tiles import ANY_COUNT, CANDIDATES
 
 
 def block_matrix(weight: Tensor, bias: Tensor | None = None, *, bits: int = 8) -> BlockMatrix:
@@ -32,3 +35,35 @@ def block_linear(weights: BlockMatrix, runtime: Runtime) -> Linear:
         return result
 
     return Linear(compute, CANDIDATES)
+
+
+class BlockLinearBackend:
+    """The file's own blocks, projection by projection; what lies between is computed in torch.
+
+    For mixtures of experts: of a dense model the kernels compute whole steps, and faster. As with
+    torch, the last bits depend on the machine.
+    """
+
+    name = BLOCK_LINEAR
+    kept = torch.float32
+
+    def __init__(self, threads: int) -> None:
+        self._runtime = open_runtime(threads)
+        self.instruction_set = self._runtime.instruction_set
+
+    @property
+    def native(self) -> bool:
+        """Whether the kernels are compiled ones, with threads of their own."""
+        return not isinstance(self._runtime, TwinRuntime)
+
+    def prepare(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        """Raise UnsupportedModel: nothing is rounded here that the file has not."""
+        raise UnsupportedModel(
+            f"backend {self.name!r} takes weights in blocks; convert the model with --quant-type q4"
+            " or q8"
+        )
+
+    def prepare_blocks(self, blocks: Bytes, bias: Tensor | None, device: torch.device) -> Linear:
+        """Return blocks repacked; their memory is freed with the result."""
+        matrix = self._runtime.matrix(BlockMatrix(blocks, bias), passing=True)
+        return Linear(matrix.project, ANY_COUNT)

@@ -25,7 +25,8 @@ PAGE_SLOTS = 16  # of native/shapes.h: a tile of keys
 class NativeRuntime:
     """Threads that spin for a moment between phases, then sleep. One thread at a time may call in.
 
-    What is prepared keeps its runtime alive; the matrices' memory is freed with the runtime.
+    What is prepared keeps its runtime alive. The matrices' memory is freed with the runtime, that
+    of passing ones with themselves.
     """
 
     def __init__(self, library: Library, threads: int, instruction_set: str = "") -> None:
@@ -35,9 +36,9 @@ class NativeRuntime:
         self.instruction_set = str(library["runtime_isa"](self.handle).decode())
         weakref.finalize(self, library["runtime_free"], self.handle)
 
-    def matrix(self, weights: BlockMatrix) -> NativeMatrix:
+    def matrix(self, weights: BlockMatrix, *, passing: bool = False) -> NativeMatrix:
         """Prepare one matrix; its blocks are copied."""
-        return NativeMatrix(self, weights)
+        return NativeMatrix(self, weights, passing=passing)
 
     def model(self, weights: BlockWeights, kv_tokens: int) -> NativeModel:
         """Prepare a model with storage for at least `kv_tokens` tokens."""
@@ -69,14 +70,16 @@ class NativeRuntime:
 class NativeMatrix:
     """A matrix repacked for the vector units."""
 
-    def __init__(self, runtime: NativeRuntime, weights: BlockMatrix) -> None:
+    def __init__(
+        self, runtime: NativeRuntime, weights: BlockMatrix, *, passing: bool = False
+    ) -> None:
         self.outputs, self.inputs = weights.outputs, weights.inputs
         self._runtime = runtime
         blocks = np.ascontiguousarray(weights.blocks)
         bias = None if weights.bias is None else weights.bias.contiguous()
         self.handle: int = runtime.made(
             runtime.library["matrix_new"](
-                runtime.handle,
+                None if passing else runtime.handle,
                 BLOCK_BYTES.index(blocks.shape[2]),
                 self.outputs,
                 self.inputs,
@@ -84,6 +87,8 @@ class NativeMatrix:
                 None if bias is None else bias.data_ptr(),
             )
         )
+        if passing:
+            weakref.finalize(self, runtime.library["matrix_free"], self.handle)
 
     def project(self, rows: Tensor) -> Tensor:
         """Return rows [m, K] float32 times the weights, plus the bias: [m, N]."""

@@ -35,8 +35,8 @@ class TwinRuntime:
 
     instruction_set = "twin"
 
-    def matrix(self, weights: BlockMatrix) -> TwinMatrix:
-        """Prepare one matrix."""
+    def matrix(self, weights: BlockMatrix, *, passing: bool = False) -> TwinMatrix:
+        """Prepare one matrix; its memory is freed with it in either case."""
         return TwinMatrix(weights)
 
     def model(self, weights: BlockWeights, kv_tokens: int) -> TwinModel:

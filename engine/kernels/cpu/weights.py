@@ -126,8 +126,8 @@ class Runtime(Protocol):
 
     instruction_set: str
 
-    def matrix(self, weights: BlockMatrix) -> Matrix:
-        """Prepare one matrix."""
+    def matrix(self, weights: BlockMatrix, *, passing: bool = False) -> Matrix:
+        """Prepare one matrix: for good or, if `passing`, in memory freed with it."""
 
     def model(self, weights: BlockWeights, kv_tokens: int) -> Model:
         """Prepare a model with storage for at least `kv_tokens` tokens."""

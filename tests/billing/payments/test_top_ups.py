@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from invoice_world import Month
-from sqlalchemy import select
+from billing_world import add_tenant
+from invoice_world import Month, priced
+from sqlalchemy import select, update
 from stripe_payments import begin, bought, credit, deliver, ledger, pushed
 from stripe_process import StripeProcess
 
@@ -14,9 +15,12 @@ from billing.errors import (
     ProviderFailed,
 )
 from billing.invoices import issuing
+from billing.ledger import balances
+from billing.money import NANO
 from billing.payments import collection, outbox, recharging, top_ups
 from billing.payments.tables import top_ups as top_ups_table
 from metering.database import snapshot, transaction
+from metering.tables import tenants
 
 
 def test_the_same_reference_opens_the_same_page(month: Month, stripe: StripeProcess) -> None:
@@ -177,3 +181,32 @@ def test_a_tenant_that_pays_otherwise_buys_nothing_here(
         with pytest.raises(PaymentConflict), transaction(month.database) as connection:
             collection.enrol(connection, "ten_1", "a@b.example", currency)
     assert stripe.events() == []
+
+
+def test_a_currency_without_minor_units_is_bought_in_whole_ones(
+    month: Month, stripe: StripeProcess
+) -> None:
+    with transaction(month.database) as connection:
+        add_tenant(connection, "ten_2", credit="0", pays=priced())
+        in_yen = update(tenants).where(tenants.c.id == "ten_2").values(currency="JPY")
+        connection.execute(in_yen)
+        collection.enrol(connection, "ten_2", "pay@two.example", "JPY")
+        recharging.order(connection, "ten_2", below_nano=100 * NANO, amount_minor=500)
+    outbox.push(month.database, stripe.provider)
+    (customer,) = (each for each in stripe.objects("customer") if "two" in each["email"])
+    stripe.act("card", customer=customer["id"])
+    assert recharging.recharge(month.database) == 1
+    outbox.push(month.database, stripe.provider)
+    bought_there = stripe.one("payment_intent")
+    assert (bought_there["amount"], bought_there["currency"]) == (500, "jpy")
+    deliver(month, stripe)
+    with snapshot(month.database) as connection:
+        assert balances.balance(connection, "ten_2").available_nano == 500 * NANO
+
+
+@pytest.mark.parametrize("currency", ["KWD", "BHD", "ISK", "UGX", "MGA"])
+def test_a_currency_that_stripe_counts_otherwise_is_refused(month: Month, currency: str) -> None:
+    with transaction(month.database) as connection:
+        with pytest.raises(PaymentConflict, match=f"payments in {currency} are not supported"):
+            collection.enrol(connection, "ten_2", "pay@two.example", currency)
+        assert collection.account(connection, "ten_2") is None

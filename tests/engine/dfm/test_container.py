@@ -5,7 +5,7 @@ import pytest
 from safetensors import safe_open
 from tiny_models import TinyShape, random_weights, write_tiny_dfm
 
-from engine.dfm.container import ALIGNMENT_BYTES, ModelFile, PendingTensor, write_dfm
+from engine.dfm.container import ALIGNMENT_BYTES, ModelFile, PendingTensor, write_dfm, write_heat
 from engine.dfm.header import read_header
 from engine.errors import InvalidModelFile
 
@@ -70,3 +70,33 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tiny, tmp_path):
         )
     assert tiny.read_bytes() == before
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".dfm", ".gguf"]
+
+
+def test_a_heat_map_changes_the_header_and_nothing_else(tmp_path):
+    path = write_tiny_dfm(tmp_path / "tiny.dfm", TinyShape(experts=4))
+    before = ModelFile.open(path)
+    heat = ((5, 0, 2, 1), (0, 0, 0, 2**40))
+    write_heat(path, heat)
+    write_heat(path, heat)
+    after = ModelFile.open(path)
+    after.verify()
+    assert after.header.expert_heat == heat
+    assert before.header.expert_heat is None
+    assert after.header.tensors_sha256 == before.header.tensors_sha256
+    assert after.header.data_offset % ALIGNMENT_BYTES == 0
+    assert [file.name for file in tmp_path.iterdir() if file.suffix == ".partial"] == []
+
+
+@pytest.mark.parametrize("heat", [(), ((1, 2, 3, 4),), ((1, 2, 3),) * 2, ((1, 2, 3, -4),) * 2])
+def test_a_heat_map_that_is_not_of_the_model_s_experts_leaves_the_file_alone(tmp_path, heat):
+    path = write_tiny_dfm(tmp_path / "tiny.dfm", TinyShape(experts=4))
+    before = path.read_bytes()
+    with pytest.raises(InvalidModelFile):
+        write_heat(path, heat)
+    assert path.read_bytes() == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["tiny.dfm", "tiny.gguf"]
+
+
+def test_a_dense_model_has_no_heat_map(tiny):
+    with pytest.raises(InvalidModelFile, match="experts"):
+        write_heat(tiny, ((1,), (1,)))

@@ -254,3 +254,69 @@ def test_a_gguf_of_impossible_sizes_is_refused(tmp_path, sizes):
     source = write_tiny_gguf(tmp_path / "tiny.gguf", TinyShape(**sizes))
     with pytest.raises(InvalidModelFile):
         convert_gguf(source, tmp_path / "tiny.dfm", quant_type="f32")
+
+
+MIXTURE = TinyShape(experts=4)
+
+
+@pytest.mark.parametrize("quant_type", ["f32", "q4", "q8"])
+def test_every_expert_becomes_matrices_of_its_own(tmp_path, quant_type):
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", MIXTURE)
+    path = convert_gguf(source, tmp_path / "tiny.dfm", quant_type=quant_type)
+    file = ModelFile.open(path)
+    weights = random_weights(MIXTURE)
+    experts = file.header.model.architecture.experts
+    assert (experts.count, experts.used, experts.normalised) == (4, 2, True)
+    for expert in range(4):
+        name = f"layers.1.mlp.experts.{expert}"
+        gate, up, down = (
+            weights[f"blk.1.ffn_{part}_exps.weight"][expert] for part in ("gate", "up", "down")
+        )
+        assert file.extent(f"{name}.gate_up.weight") == (128, 32)
+        near = {"f32": 0.0, "q4": 0.05, "q8": 0.005}[quant_type]
+        for own, expected in (("gate_up", np.r_[gate, up]), ("down", down)):
+            off = np.abs(file.tensor(f"{name}.{own}.weight") - expected).max()
+            assert off <= near, (own, off)
+    router = file.tensor("layers.1.mlp.router.weight")
+    np.testing.assert_array_equal(router, weights["blk.1.ffn_gate_inp.weight"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "add", "said"),
+    [
+        (
+            {},
+            lambda writer: writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID),
+            "function than softmax",
+        ),
+        ({}, lambda writer: writer.add_expert_weights_scale(2.5), "scaled expert weights"),
+        ({}, lambda writer: writer.add_expert_group_count(4), "in groups"),
+        (
+            {},
+            lambda writer: writer.add_tensor("blk.0.ffn_gate.0.weight", np.zeros((2, 2), "f4")),
+            "a tensor for each expert",
+        ),
+        ({"architecture": "llama", "shape": TinyShape(experts=4, shared=32)}, None, "shared"),
+        ({"architecture": "qwen2moe"}, None, "no shared expert"),
+    ],
+)
+def test_a_mixture_of_a_kind_that_nothing_here_computes_is_refused(tmp_path, changes, add, said):
+    arguments = {"shape": MIXTURE, **changes} | ({"extra": add} if add else {})
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", **arguments)
+    with pytest.raises(UnsupportedModel, match=said):
+        convert_gguf(source, tmp_path / "tiny.dfm", quant_type="q4")
+
+
+def test_a_family_of_mixtures_is_never_dense_and_no_row_uses_more_than_there_are(tmp_path):
+    dense = write_tiny_gguf(tmp_path / "dense.gguf", architecture="qwen2moe")
+    greedy = write_tiny_gguf(tmp_path / "greedy.gguf", TinyShape(experts=2, used=3))
+    short = write_tiny_gguf(
+        tmp_path / "short.gguf", MIXTURE, without=["blk.1.ffn_down_exps.weight"]
+    )
+    for source, said in (
+        (dense, "how many experts"),
+        (greedy, "more experts than there are"),
+        (short, "blk.1.ffn_down_exps.weight"),
+    ):
+        with pytest.raises(InvalidModelFile, match=said):
+            convert_gguf(source, tmp_path / "tiny.dfm", quant_type="f32")

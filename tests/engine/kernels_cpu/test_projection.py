@@ -6,6 +6,8 @@ instruction set of this machine and the twin, on weights and rows at the ends of
 
 from __future__ import annotations
 
+import resource
+
 import numpy as np
 import pytest
 import torch
@@ -56,7 +58,9 @@ def test_every_path_gives_the_twins_bits(seed, outputs, groups, bits, count, ext
     rows = rows_of(generator, count, groups * 32, extreme=extreme)
     expected = RUNTIMES["twin"].matrix(weights).project(rows)
     for name, runtime in RUNTIMES.items():
-        assert torch.equal(runtime.matrix(weights).project(rows), expected), name
+        for passing in (False, True):
+            matrix = runtime.matrix(weights, passing=passing)
+            assert torch.equal(matrix.project(rows), expected), (name, passing)
 
 
 @pytest.mark.parametrize("name", NATIVE)
@@ -69,6 +73,23 @@ def test_a_row_does_not_see_how_many_there_are(name, bits):
     alone = torch.cat([matrix.project(row[None]) for row in rows])
     for count in range(1, 71):
         assert torch.equal(matrix.project(rows[:count]), alone[:count]), count
+
+
+@pytest.mark.skipif(not NATIVE, reason="the twin has no memory of its own")
+def test_a_passing_matrix_takes_its_memory_with_it():
+    generator = np.random.default_rng(1)
+    weights = random_matrix(generator, 1024, 2048, 8)  # 2.2 MB
+    rows = rows_of(generator, 1, 2048)
+    runtime = RUNTIMES[NATIVE[0]]
+
+    def peak_kb() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    runtime.matrix(weights, passing=True).project(rows)
+    before = peak_kb()
+    for _ in range(50):
+        runtime.matrix(weights, passing=True).project(rows)
+    assert peak_kb() - before < 50_000
 
 
 @pytest.mark.parametrize("name", RUNTIMES)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.requests import SamplingParams
@@ -10,67 +10,65 @@ from engine.sampling.distribution import NothingToDraw, distribution, draw
 from engine.sampling.uniforms import uniform
 
 
-def kept_by_definition(logits: np.ndarray, params: SamplingParams) -> dict[int, float]:
-    """The same filters, spelled out over Python lists."""
+def plain(logits: np.ndarray, params: SamplingParams) -> tuple[np.ndarray, np.ndarray]:
+    """The definition, bit for bit: everything in double precision, and all of it sorted."""
     scaled = (logits - logits.max()) * np.float32(1 / params.temperature)
-    weight = dict(enumerate(np.exp(scaled).tolist()))
-    order = sorted((t for t in weight if weight[t] > 0), key=lambda t: (-weight[t], t))
+    weights = np.exp(scaled).astype(np.float64)
+    ids = np.flatnonzero(weights)
+    order = ids[np.lexsort((ids, -weights[ids]))]
     if params.top_k is not None:
         order = order[: params.top_k]
     if params.top_p < 1.0:
-        cumulative = np.cumsum([weight[t] for t in order])
-        target = params.top_p * cumulative[-1]
-        # Where a sum lands on the target up to rounding, both answers are right.
-        assume(np.abs(cumulative - target).min() > 1e-9 * target)
-        order = order[: int((cumulative < target).sum()) + 1]
-    return {t: weight[t] for t in order if weight[t] >= params.min_p}
+        reached = np.cumsum(weights[order]) >= params.top_p * weights[np.sort(order)].sum()
+        order = order[: int(np.argmax(reached)) + 1] if reached.any() else order
+    ids = np.sort(order)
+    ids = ids[weights[ids] >= params.min_p]
+    return ids, weights[ids]
+
+
+def plainly_drawn(ids: np.ndarray, weights: np.ndarray, uniform: float) -> int:
+    cumulative = np.cumsum(weights)
+    return int(ids[int((cumulative <= uniform * cumulative[-1]).sum())])
+
+
+PARAMS = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.01, 0.2, 0.7, 1.0, 5.0]),
+    top_k=st.sampled_from([None, None, 1, 3, 50, 10_000]),
+    top_p=st.sampled_from([0.05, 0.37, 0.9, 1.0, 1.0]),
+    min_p=st.sampled_from([0.0, 0.0, 0.1, 1.0]),
+)
 
 
 @given(
     seed=st.integers(0, 2**32),
-    size=st.integers(1, 700),
+    size=st.one_of(st.integers(1, 700), st.sampled_from([4_096, 49_152])),
     step=st.sampled_from([0.0, 0.5, 2.0]),
-    params=st.builds(
-        SamplingParams,
-        temperature=st.sampled_from([0.01, 0.7, 1.0, 5.0]),
-        top_k=st.sampled_from([None, 1, 3, 50, 10_000]),
-        top_p=st.sampled_from([0.05, 0.37, 0.9, 1.0]),
-        min_p=st.sampled_from([0.0, 0.1, 1.0]),
-    ),
+    forbidden=st.sampled_from([0.0, 0.0, 0.5, 0.99]),
+    params=PARAMS,
 )
 @settings(max_examples=200)
-def test_filters_keep_what_their_definition_keeps(
-    seed: int, size: int, step: float, params: SamplingParams
+def test_filters_and_draws_are_those_of_the_definition(
+    seed: int, size: int, step: float, forbidden: float, params: SamplingParams
 ) -> None:
-    # A coarse step makes ties common.
-    logits = np.random.default_rng(seed).normal(size=size).astype(np.float32) * 3
-    logits = np.round(logits / step).astype(np.float32) * np.float32(step) if step else logits
-    ids, weights = distribution(logits, params)
-    expected = kept_by_definition(logits, params)
-    assert sorted(expected) == ids.tolist()
-    assert [expected[token] for token in ids.tolist()] == weights.tolist()
-
-
-@given(
-    seed=st.integers(0, 2**32),
-    size=st.integers(1, 700),
-    temperature=st.sampled_from([0.01, 0.7, 5.0]),
-    forbidden=st.sampled_from([0.0, 0.5, 0.99]),
-    drawn=st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, 1 - 2.0**-53])),
-)
-def test_without_filters_the_draw_is_the_one_of_the_distribution(
-    seed: int, size: int, temperature: float, forbidden: float, drawn: float
-) -> None:
-    """Given tokens of no weight among them, at the end too."""
     random = np.random.default_rng(seed)
+    # A coarse step makes ties common.
     logits = random.normal(size=size).astype(np.float32) * 3
+    logits = np.round(logits / step).astype(np.float32) * np.float32(step) if step else logits
     logits[random.random(size) < forbidden] = -np.inf
-    assume(np.isfinite(logits).any())
-    params = SamplingParams(temperature=temperature)
-    ids, weights = distribution(logits, params)
+    logits[random.integers(size)] = 2.0
+    ids, weights = plain(logits, params)
+    if params != SamplingParams(temperature=params.temperature):
+        found = distribution(logits, params)
+        assert found.ids.tolist() == ids.tolist()
+        assert found.weights.tolist() == weights.tolist()
     cumulative = np.cumsum(weights)
-    place = int((cumulative <= drawn * cumulative[-1]).sum())
-    assert draw(logits, params, drawn) == ids[min(place, len(ids) - 1)]
+    # Where a uniform falls on a boundary, rounding decides: the nearest ones, too.
+    edges = random.choice(cumulative, 5) / cumulative[-1]
+    near = [edges, np.nextafter(edges, 0.0), np.nextafter(edges, 2.0), random.random(5)]
+    for drawn in [0.0, 1 - 2.0**-53, *np.concatenate(near).tolist()]:
+        if drawn < 1.0:
+            assert draw(logits, params, drawn) == plainly_drawn(ids, weights, drawn)
 
 
 def test_top_p_looks_as_far_as_it_must_when_the_distribution_is_flat() -> None:
@@ -78,6 +76,14 @@ def test_top_p_looks_as_far_as_it_must_when_the_distribution_is_flat() -> None:
         np.zeros(10_000, np.float32), SamplingParams(temperature=1.0, top_p=0.755)
     )
     assert ids.tolist() == list(range(7550))
+
+
+def test_min_p_is_not_rounded_to_the_precision_of_the_weights() -> None:
+    logits = np.array([0.0, -1.5], np.float32)
+    _, weights = distribution(logits, SamplingParams(temperature=1.0, min_p=1e-9))
+    above = float(np.nextafter(weights[1], 1.0))
+    assert np.float32(above) == weights[1]
+    assert distribution(logits, SamplingParams(temperature=1.0, min_p=above)).ids.tolist() == [0]
 
 
 def test_greedy_takes_the_lowest_of_equal_ids_and_needs_no_uniform() -> None:

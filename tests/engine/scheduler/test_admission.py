@@ -103,14 +103,25 @@ def test_the_profiles_are_the_named_ones_and_the_shipped_one_is_the_default() ->
     assert PROFILES["recommended"] == (8, 4, 1.2, 2.0, 1024)
     assert EngineConfig.of(SHIPPED_PROFILE) == EngineConfig()
     chosen = EngineConfig.of("default", verifier_batch_size=3, threads=None)
-    assert chosen == EngineConfig(draft_block_size=4, verifier_batch_size=3, entropy_threshold=0.8)
+    assert chosen == EngineConfig(
+        draft_block_size=4, verifier_batch_size=3, entropy_threshold=0.8, expert_cache_size=0
+    )
     with pytest.raises(InvalidConfig, match="recommended"):
         EngineConfig.of("turbo")
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_every_profile_can_run(profile: str) -> None:
-    check_config(EngineConfig.of(profile), 8192)
+def test_every_profile_can_run_with_the_experts_it_names(profile: str) -> None:
+    config = EngineConfig.of(profile)
+    check_config(config, 8192)
+    check_config(config, 8192, experts=True)
+    assert config.experts_kept == PROFILES[profile].expert_cache_size
+
+
+def test_experts_may_be_named_where_there_are_some() -> None:
+    config = EngineConfig.of("default", expert_cache_size=96)
+    check_config(config, 8192, experts=True)
+    assert config.experts_kept == 96
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from metering_cases import ScriptedSource, no_meter, scripted_meter
 
 from metering.energy import EnergyMeter
+from metering.energy import meter as meter_module
 from metering.energy.meter import Segment
 from metering.energy.protocols import Reading
 
@@ -107,7 +108,10 @@ def test_forgetting_drops_epochs_that_are_over() -> None:
     assert [segment.own_uj for segment in meter.segments(25, 30)] == [3]
 
 
-def test_the_sampler_runs_on_its_own_and_stops_when_closed() -> None:
+def test_the_sampler_runs_on_its_own_and_stops_when_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(meter_module, "IDLE_S", 0.001)
     sampled = threading.Event()
 
     class Counting(ScriptedSource):
@@ -127,6 +131,28 @@ def test_the_sampler_runs_on_its_own_and_stops_when_closed() -> None:
     count = source.count
     assert source.closed
     assert meter.known_until_ns == count
+
+
+def test_a_counter_is_read_often_only_while_something_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter_module, "IDLE_S", 600.0)
+    monkeypatch.setattr(meter_module, "MEASURING_S", 0.0)
+    read_again = threading.Event()
+
+    class Counting(ScriptedSource):
+        def read(self) -> Reading:
+            self.reads += 1
+            if self.reads == 5:
+                read_again.set()
+            return Reading(self.reads, self.reads, 0)
+
+    source = Counting(at_will=False)
+    meter = EnergyMeter(source, period_ms=1)
+    meter.start()
+    assert source.reads == 1
+    meter.watch()
+    assert source.reads >= 2, "what was before is parted from what comes"
+    assert read_again.wait(20)
+    meter.close()
 
 
 def test_without_a_source_the_meter_says_so_and_does_nothing() -> None:

@@ -151,7 +151,7 @@ def test_a_prompt_whose_last_part_is_not_settled_has_no_figure_for_the_others(
         assert summary.energy.energy_uj is None
         source.reading = Reading(200, 200, 0)
         assert rig.recorder._books is not None
-        rig.recorder._books.sample()
+        rig.recorder._books.watch()
         rig.recorder._books.tick(10**19, is_idle=False)
     assert rig.settlements.late["req_1"].energy_uj == 150
     assert [each.energy_uj for each in energy_events(sqlite_database, "req_1")] == [60, None]

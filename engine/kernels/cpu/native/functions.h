@@ -31,7 +31,9 @@ inline int32_t quantise_group(const float* x, int n, int8_t* q, float* scale) {
     for (int i = kLanes; i < n; i += kLanes) peak = larger(peak, magnitude(load(x + i)));
     top = largest(peak);
     const vf inverse = fill(top > 0.0f ? 127.0f / top : 0.0f);
-    for (int i = 0; i < n; i += kLanes) sum += store_bytes(q + i, mul(load(x + i), inverse));
+    vi sums = no_ints();
+    for (int i = 0; i < n; i += kLanes) sums = add_ints(sums, store_bytes(q + i, mul(load(x + i), inverse)));
+    sum = total_ints(sums);
   } else {
     for (int i = 0; i < n; ++i) {
       const float a = __builtin_fabsf(x[i]);

@@ -1,6 +1,7 @@
 // The C interface that Python calls. Pointers that are kept are said to be; what they point to must
 // outlive the object. Functions that can fail return null or -1 and leave a reason in
 // dflash_error(). One thread at a time per runtime.
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <stdexcept>
@@ -23,6 +24,15 @@ auto guarded(Work&& work) -> decltype(work()) {
     reason = error.what();
     return decltype(work())(-1);
   }
+}
+
+int64_t rounded(int64_t bytes) { return (bytes + 63) & ~int64_t(63); }
+
+// Zeroed memory for std::free.
+uint8_t* zeroed(int64_t bytes) {
+  void* memory = std::aligned_alloc(64, rounded(bytes));
+  if (!memory) throw std::bad_alloc();
+  return static_cast<uint8_t*>(std::memset(memory, 0, rounded(bytes)));
 }
 
 int refuse(const char* why) {
@@ -55,7 +65,7 @@ DFLASH_API void dflash_runtime_free(Runtime* runtime) { delete runtime; }
 DFLASH_API const char* dflash_runtime_isa(const Runtime* runtime) { return runtime->kernels->name; }
 
 // `blocks` are ggml's, row after row: 20 bytes (Q4_1) or 34 (Q8_0) for 32 weights. The matrix
-// belongs to the runtime.
+// belongs to the runtime or, without one, to the caller, for dflash_matrix_free.
 DFLASH_API const Matrix* dflash_matrix_new(Runtime* runtime, int kind, int out, int in,
                                            const uint8_t* blocks, const float* bias) {
   try {
@@ -64,8 +74,19 @@ DFLASH_API const Matrix* dflash_matrix_new(Runtime* runtime, int kind, int out, 
     const int64_t quant_bytes = q4 ? 256 : 512, halves = q4 ? 2 * kTile : kTile, block = q4 ? 20 : 34;
     auto m = std::make_unique<Matrix>();
     *m = {kind, out, in, int32_t(tiles), int32_t(groups), nullptr, nullptr, nullptr};
-    m->quants = runtime->weights.take<uint8_t>(cells * quant_bytes);
-    m->scales = runtime->weights.take<uint16_t>(cells * halves);
+    const int64_t scale_bytes = cells * halves * 2, bias_bytes = bias ? tiles * kTile * 4 : 0;
+    std::unique_ptr<uint8_t, decltype(&std::free)> own(nullptr, std::free);
+    if (!runtime)
+      own.reset(zeroed(rounded(cells * quant_bytes) + rounded(scale_bytes) + bias_bytes));
+    uint8_t* next = own.get();
+    const auto take = [&](int64_t bytes) {
+      if (runtime) return runtime->weights.take<uint8_t>(bytes);
+      uint8_t* part = next;
+      next += rounded(bytes);
+      return part;
+    };
+    m->quants = take(cells * quant_bytes);
+    m->scales = reinterpret_cast<uint16_t*>(take(scale_bytes));
     for (int64_t cell = 0; cell < cells; ++cell) {
       uint8_t* q = m->quants + cell * quant_bytes;
       uint16_t* s = m->scales + cell * halves;
@@ -80,15 +101,22 @@ DFLASH_API const Matrix* dflash_matrix_new(Runtime* runtime, int kind, int out, 
       }
     }
     if (bias) {
-      m->bias = runtime->weights.take<float>(tiles * kTile);
+      m->bias = reinterpret_cast<float*>(take(bias_bytes));
       std::memcpy(m->bias, bias, out * sizeof(float));
     }
+    own.release();
+    if (!runtime) return m.release();
     runtime->matrices.push_back(std::move(m));
     return runtime->matrices.back().get();
   } catch (const std::exception& error) {
     reason = error.what();
     return nullptr;
   }
+}
+
+DFLASH_API void dflash_matrix_free(Matrix* matrix) {
+  std::free(matrix->quants);  // the first part of one piece
+  delete matrix;
 }
 
 // out [rows, out] = x [rows, in] times the matrix, plus its bias.

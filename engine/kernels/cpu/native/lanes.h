@@ -48,11 +48,12 @@ inline void store_shorts(int16_t* p, vf v) {  // to nearest, ties to even
 }
 inline vf floats(vi a) { return _mm512_cvtepi32_ps(a); }
 inline float largest(vf a) { return _mm512_reduce_max_ps(a); }
-inline int32_t store_bytes(int8_t* p, vf v) {  // to nearest, ties to even; returns the sum
+inline vi store_bytes(int8_t* p, vf v) {  // to nearest, ties to even; returns what it stored
   const vi n = _mm512_cvtps_epi32(v);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(n));
-  return _mm512_reduce_add_epi32(n);
+  return n;
 }
+inline int32_t total_ints(vi n) { return _mm512_reduce_add_epi32(n); }
 inline vf first_lanes(vf v, int count, float other) {  // `other` in lanes from `count` on
   const __mmask16 mask =
       count >= 16 ? 0xffff : count <= 0 ? 0 : static_cast<__mmask16>((1u << count) - 1);
@@ -110,12 +111,15 @@ inline float largest(vf a) {
   m = _mm_max_ps(m, _mm_movehl_ps(m, m));
   return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
-inline int32_t store_bytes(int8_t* p, vf v) {
+inline vi store_bytes(int8_t* p, vf v) {
   const vi n = _mm256_cvtps_epi32(v);
   const __m128i low = _mm256_castsi256_si128(n), high = _mm256_extracti128_si256(n, 1);
   const __m128i words = _mm_packs_epi32(low, high);
   _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
-  __m128i sum = _mm_add_epi32(low, high);
+  return n;
+}
+inline int32_t total_ints(vi n) {
+  __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(n), _mm256_extracti128_si256(n, 1));
   sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
   return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
 }

@@ -37,6 +37,7 @@ from metering.energy import EnergySettings, open_meter
 
 meter = open_meter(EnergySettings(nvml_device={boards!r}, sample_period_ms=20), os.getpid(), "cuda")
 meter.start()
+meter.watch()  # as while requests run
 until_ns = clock.monotonic_ns() + {ms} * 10**6
 while clock.monotonic_ns() < until_ns:
     time.sleep(0.01)
