@@ -54,7 +54,7 @@ def test_a_faulty_document_is_refused_with_every_fault(client: Client, house: Ho
 
 
 def test_a_version_that_would_rewrite_the_past_is_a_conflict(client: Client, house: House) -> None:
-    body = {"document": document(title="Older"), "effective_from": "1960-01-01T00:00:00Z"}
+    body = {"document": document(title="Older"), "effective_from": "1970-01-01T00:00:00Z"}
     answer = client.post("/admin/tariffs", headers=bearer(house.operator), json=body)
     assert (answer.status_code, answer.json()["code"]) == (409, "tariff_conflict")
 
