@@ -139,7 +139,8 @@ def test_an_edit_keeps_the_corrected_text(client: Client, house: House) -> None:
     [
         ({"verdict": "edit"}, 422, "invalid_verdict"),
         ({"verdict": "approve", "edited_output": "x"}, 422, "invalid_verdict"),
-        ({"verdict": "reject", "note": "a\x00b"}, 422, "invalid_verdict"),
+        ({"verdict": "edit", "edited_output": "\0", "reasons": ["format"]}, 422, "invalid_verdict"),
+        ({"verdict": "reject", "note": "a\x00b"}, 400, "invalid_body"),
         ({"verdict": "maybe"}, 400, "invalid_body"),
         ({"token": "1"}, 400, "invalid_body"),
         ({"token": 7}, 409, "review_conflict"),
