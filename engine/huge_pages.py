@@ -15,7 +15,7 @@ from pathlib import Path
 
 TUNABLES = {
     "glibc.malloc.hugetlb": 1,  # since 2.35: advise the kernel to use huge pages
-    # Freed pieces of each size that a thread keeps for itself; those beyond are merged and cut anew.
+    # Freed pieces of each size that a thread keeps at hand; more are merged, and cut anew.
     "glibc.malloc.tcache_count": 10_000,
     "glibc.malloc.arena_max": 1,  # one heap: its threads share the interpreter's lock anyway
     "glibc.malloc.mmap_threshold": 32 << 20,  # what is freed stays at hand ...
