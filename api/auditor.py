@@ -47,20 +47,17 @@ class Auditor:
         Raises NotFound, CannotAudit, and what loading a model raises.
         """
         try:
-            return self._audit(request_id, tenant_id)
+            evidence = of_request(self._connection, request_id)
+            if evidence is None or tenant_id not in {None, evidence.request.tenant_id}:
+                raise NotFound(f"no generation {request_id}")
+            document = receipt_audit.stated(evidence)
+            admitted = from_row(evidence.request._mapping)
+            replayer = self._open(document)
+            prompt_ids = replayer.prompt_ids(admitted.prompt)
+            request = receipt_audit.generation_request(admitted, prompt_ids)
         except (msgspec.MsgspecError, ValueError, KeyError, TypeError) as error:
             raise CannotAudit(f"what is stored of {request_id} can't be read: {error}") from error
-
-    def _audit(self, request_id: str, tenant_id: str | None) -> Audit:
-        evidence = of_request(self._connection, request_id)
-        if evidence is None or tenant_id not in {None, evidence.request.tenant_id}:
-            raise NotFound(f"no generation {request_id}")
-        document = receipt_audit.stated(evidence)
-        assert evidence.summary is not None
-        replayer = self._open(document)
-        admitted = from_row(evidence.request._mapping)
-        prompt_ids = replayer.prompt_ids(admitted.prompt)
-        request = receipt_audit.generation_request(admitted, prompt_ids)
+        assert evidence.summary is not None, "what was stated has one"
         return receipt_audit.audit(
             evidence,
             admitted,
