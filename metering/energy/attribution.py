@@ -161,6 +161,8 @@ def split(energy_uj: int, claims: Sequence[Claim], policy: Policy) -> dict[str, 
     Recomputation and work that is charged to nobody go to OVERHEAD, as does a step in which
     nothing was computed.
     """
+    if len(claims) == 1 and _takes_all(claims[0], policy):
+        return {claims[0].request_id: energy_uj}
     payers: dict[str, list[str]] = {}
     working = []
     for claim in claims:
@@ -199,6 +201,14 @@ def apportion(total: int, weights: Mapping[str, int]) -> dict[str, int]:
         for key in by_remainder[:left]:
             shares[key] += 1
     return shares
+
+
+def _takes_all(alone: Claim, policy: Policy) -> bool:
+    """Whether nothing is left to divide: who is alone in a step bears what isn't overhead."""
+    if not (alone.charged and _is_work(alone.work)) or alone.rode_with is not None:
+        return False
+    [weight] = policy.weigh((alone.work,))
+    return weight.own > 0 and not weight.recomputed
 
 
 def _is_work(work: Work) -> bool:

@@ -13,6 +13,7 @@ is ever charged across the gap.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from metering.energy.protocols import Reading
@@ -70,25 +71,35 @@ class Curve:
         self._own_uj.append(reading.own_uj)
         self._external_uj.append(reading.external_uj)
 
-    def between(self, start_ns: int, end_ns: int) -> Totals:
-        """What a stretch within the curve took: the difference of its ends' totals."""
-        before, after = self.at(start_ns), self.at(end_ns)
-        return Totals(after[0] - before[0], after[1] - before[1])
-
     def at(self, at_ns: int) -> Totals:
-        """The totals at a time within the curve."""
+        """The totals at a time within the curve; raises ValueError outside of it."""
+        return self.along((at_ns,))[0]
+
+    def along(self, at_ns: Sequence[int]) -> list[Totals]:
+        """The totals at each of some times in ascending order, found in one pass."""
         times, own, external = self._at_ns, self._own_uj, self._external_uj
-        if not times[0] <= at_ns <= times[-1]:
-            raise ValueError(f"{at_ns} is outside of {times[0]} to {times[-1]}")
-        right = bisect_right(times, at_ns)
-        if right == len(times):
-            return Totals(own[-1], external[-1])
-        left = right - 1
-        past_ns, span_ns = at_ns - times[left], times[right] - times[left]
-        return Totals(
-            own[left] + (own[right] - own[left]) * past_ns // span_ns,
-            external[left] + (external[right] - external[left]) * past_ns // span_ns,
-        )
+        if not times[0] <= at_ns[0] <= at_ns[-1] <= times[-1]:
+            raise ValueError(
+                f"{at_ns[0]} to {at_ns[-1]} is outside of {times[0]} to {times[-1]}"
+            )
+        totals, last = [], len(times) - 1
+        right, until_ns = 0, at_ns[0]  # where the straight line ends that a time lies on
+        for each_ns in at_ns:
+            if each_ns >= until_ns:
+                left = bisect_right(times, each_ns, right) - 1
+                right = min(left + 1, last)
+                from_ns, until_ns = times[left], times[right]
+                span_ns = until_ns - from_ns or 1  # behind the last point there is no line
+                own_from, external_from = own[left], external[left]
+                own_by, external_by = own[right] - own_from, external[right] - external_from
+            past_ns = each_ns - from_ns
+            totals.append(
+                Totals(
+                    own_from + own_by * past_ns // span_ns,
+                    external_from + external_by * past_ns // span_ns,
+                )
+            )
+        return totals
 
     def forget_before(self, at_ns: int) -> None:
         """Drop change points that no time from `at_ns` on needs."""

@@ -6,6 +6,8 @@ A stretch that no curve covers, because a counter was reset or lost in it, has n
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 import structlog
@@ -13,7 +15,7 @@ import uuid_utils
 
 from metering import clock
 from metering.energy.attribution import DEFAULT_POLICY, Policy
-from metering.energy.curve import Curve
+from metering.energy.curve import Curve, Totals
 from metering.energy.protocols import EnergySource
 from metering.energy.provenance import Provenance, together
 from metering.energy.track import Track
@@ -160,17 +162,15 @@ class EnergyMeter:
         The amounts of adjoining stretches add up to those of the whole, exactly.
         """
         with self._lock:
-            first, *others = self._tracks
-            stretches: list[tuple[int, int, tuple[Curve, ...]]] = [
-                (low, high, (curve,)) for low, high, curve in first.within(start_ns, end_ns)
-            ]
-            for track in others:
-                stretches = [
-                    (low, high, (*curves, curve))
-                    for start, end, curves in stretches
-                    for low, high, curve in track.within(start, end)
-                ]
-            return [self._segment(*stretch) for stretch in stretches]
+            return self._segments(start_ns, end_ns)
+
+    def along(self, at_ns: Sequence[int]) -> list[list[Segment]]:
+        """What each stretch between two of these ascending times took: `segments` of each."""
+        with self._lock:
+            curves = [track.curve_over(at_ns[0], at_ns[-1]) for track in self._tracks]
+            if None in curves:
+                return [self._segments(*stretch) for stretch in pairwise(at_ns)]
+            return self._along(at_ns, [curve for curve in curves if curve is not None])
 
     def forget_before(self, at_ns: int) -> None:
         """Drop what no stretch from `at_ns` on needs."""
@@ -178,17 +178,46 @@ class EnergyMeter:
             for track in self._tracks:
                 track.forget_before(at_ns)
 
-    def _segment(self, start_ns: int, end_ns: int, curves: tuple[Curve, ...]) -> Segment:
-        own_uj = external_uj = 0
-        for curve in curves:
-            own, external = curve.between(start_ns, end_ns)
-            own_uj += own
-            external_uj += external
+    def _segments(self, start_ns: int, end_ns: int) -> list[Segment]:
+        first, *others = self._tracks
+        stretches: list[tuple[int, int, tuple[Curve, ...]]] = [
+            (low, high, (curve,)) for low, high, curve in first.within(start_ns, end_ns)
+        ]
+        for track in others:
+            stretches = [
+                (low, high, (*curves, curve))
+                for start, end, curves in stretches
+                for low, high, curve in track.within(start, end)
+            ]
+        return [
+            segment
+            for low, high, curves in stretches
+            for [segment] in self._along((low, high), curves)
+        ]
+
+    def _along(self, at_ns: Sequence[int], curves: Sequence[Curve]) -> list[list[Segment]]:
+        """One segment for each stretch between two times, none where they are the same."""
+        totals = curves[0].along(at_ns)
+        for curve in curves[1:]:
+            totals = [
+                Totals(one.own_uj + other.own_uj, one.external_uj + other.external_uj)
+                for one, other in zip(totals, curve.along(at_ns), strict=True)
+            ]
+        epoch = self._epoch(curves)
+        stretches = zip(pairwise(at_ns), pairwise(totals), strict=True)
+        return [
+            [Segment(epoch, low, high, after[0] - before[0], after[1] - before[1])]
+            if low < high
+            else []
+            for (low, high), (before, after) in stretches
+        ]
+
+    def _epoch(self, curves: Sequence[Curve]) -> str:
         numbers = tuple([curve.epoch for curve in curves])
         epoch = self._epochs.get(numbers)
         if epoch is None:
             epoch = self._epochs[numbers] = f"{self._id}/{'-'.join(map(str, numbers))}"
-        return Segment(epoch, start_ns, end_ns, own_uj, external_uj)
+        return epoch
 
     def _sample(self, track: Track, now_ns: int) -> None:
         try:

@@ -105,6 +105,13 @@ class Track:
             and (low := max(start_ns, curve.start_ns)) < (high := min(end_ns, curve.end_ns))
         ]
 
+    def curve_over(self, start_ns: int, end_ns: int) -> Curve | None:
+        """The curve on which all of a stretch is known; null where no single one is."""
+        for curve in self.curves:
+            if not curve.is_empty and curve.start_ns <= start_ns and end_ns <= curve.end_ns:
+                return curve
+        return None
+
     def _fault(self, last: Reading, reading: Reading) -> str | None:
         """What is logged of a reading that can't follow the last one; null where it can."""
         own_uj, external_uj = reading.own_uj - last.own_uj, reading.external_uj - last.external_uj

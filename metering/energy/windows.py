@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import takewhile
 from typing import NamedTuple
 
 from metering.energy.attribution import OVERHEAD, Claim, Policy, split
@@ -121,10 +123,15 @@ class WindowCloser:
         had been is handed out with them.
         """
         known_ns = self._meter.known_until_ns
-        while self._pending and known_ns is not None and self._pending[0].end_ns <= known_ns:
-            step = self._pending.popleft()
-            self._idle(step.start_ns)
-            self._step(step, is_open)
+        due: list[PendingStep] = []
+        if known_ns is not None:
+            due.extend(takewhile(lambda step: step.end_ns <= known_ns, self._pending))
+        if due:
+            is_open = cache(is_open)
+            for step, before, during in zip(due, *self._stretches(due), strict=True):
+                self._pending.popleft()
+                self._idle(step.start_ns, before)
+                self._step(step, during, is_open)
         if self._cursor_ns is not None:
             self._meter.forget_before(self._cursor_ns)
 
@@ -133,42 +140,56 @@ class WindowCloser:
         known_ns = self._meter.known_until_ns
         if not self._pending and known_ns is not None:
             until_ns = min(until_ns, known_ns)
-            self._idle(until_ns)
+            start_ns = self._begin()
+            self._idle(until_ns, self._meter.segments(start_ns, until_ns))
             self._meter.forget_before(until_ns)
 
-    def _idle(self, until_ns: int) -> None:
-        """The stretch from the cursor on in which no step ran."""
+    def _stretches(
+        self, steps: Sequence[PendingStep]
+    ) -> tuple[list[list[Segment]], list[list[Segment]]]:
+        """What was taken before each step, from the end of the one before it, and during it.
+
+        Where steps overlap, a stretch belongs to the earlier.
+        """
+        at_ns = [self._begin()]
+        for step in steps:
+            at_ns.append(max(step.start_ns, at_ns[-1]))
+            at_ns.append(max(step.end_ns, at_ns[-1]))
+        stretches = self._meter.along(at_ns)
+        return stretches[::2], stretches[1::2]
+
+    def _idle(self, until_ns: int, segments: Sequence[Segment]) -> None:
+        """The stretch from the cursor on in which no step ran, and what it took."""
         start_ns = self._begin()
-        if start_ns is None or until_ns <= start_ns:
+        if until_ns <= start_ns:
             return
-        boundary_ns = start_ns
         if start_ns < self._given_up_ns:
             boundary_ns = min(self._given_up_ns, until_ns)
             for segment in self._meter.segments(start_ns, boundary_ns):
                 window = self._window(segment)
                 window.external_uj += segment.external_uj
                 window.unattributed_uj += segment.own_uj
-        for segment in self._meter.segments(boundary_ns, until_ns):
+            segments = self._meter.segments(boundary_ns, until_ns)
+        for segment in segments:
             window = self._window(segment)
             window.external_uj += segment.external_uj
             window.idle_uj += segment.own_uj
         self._cursor_ns = self._idle_until_ns = until_ns
 
-    def _step(self, step: PendingStep, is_open: Callable[[str], bool]) -> None:
+    def _step(
+        self, step: PendingStep, segments: Sequence[Segment], is_open: Callable[[str], bool]
+    ) -> None:
         """The stretch of a step, less what an overlapping step before it was given."""
         cursor_ns = self._begin()
-        if cursor_ns is None:
-            self._forfeit(step)
-            return
         start_ns = max(step.start_ns, cursor_ns)
-        segments = self._meter.segments(start_ns, step.end_ns)
-        whole = (
-            len(segments) == 1
-            and segments[0].start_ns == start_ns
-            and segments[0].end_ns == step.end_ns
-        )
         if step.start_ns == step.end_ns:
             segments, whole = [Segment("", start_ns, start_ns, 0, 0)], True
+        else:
+            whole = (
+                len(segments) == 1
+                and segments[0].start_ns == start_ns
+                and segments[0].end_ns == step.end_ns
+            )
         known = whole and step.start_ns >= self._idle_until_ns
         for segment in segments:
             window = self._window(segment)
@@ -223,10 +244,11 @@ class WindowCloser:
         share.end_ns = step.end_ns
         share.epoch = epoch
 
-    def _begin(self) -> int | None:
-        """The cursor, which starts where the meter does; null while the meter knows nothing."""
+    def _begin(self) -> int:
+        """The cursor, which starts where the meter does; not asked while that knows nothing."""
         if self._cursor_ns is None:
             self._cursor_ns = self._meter.known_from_ns
+        assert self._cursor_ns is not None, "it is asked once something is known"
         return self._cursor_ns
 
     def _window(self, segment: Segment) -> Window:
