@@ -23,6 +23,7 @@ from sqlalchemy import Engine as Database
 
 from engine.records import BlockRecord, RequestWork, StepRecord, Work
 from metering import bodies, clock, requests
+from metering.bodies import BlockBody
 from metering.database import open_database, transaction
 from metering.energy import EnergyMeter, Provenance, WindowCloser
 from metering.energy.meter import MEASURING_S
@@ -177,7 +178,8 @@ def _run(database: Database, load: Load, repeat: int) -> Overhead:
     steps = list(_steps([each.id for each in admitted], load))
     tokens = load.requests * load.tokens
     work_ns, durable_ns, attribution_ns = _record(database, admitted, steps, load.batch_steps)
-    segmenter_ns, fold_ns = _segment(steps), _fold(admitted, steps)
+    runs = _runs(steps, load.batch_steps)
+    segmenter_ns, fold_ns = _segment(runs), _fold(admitted, runs)
     return Overhead(
         segmenter_us=segmenter_ns / tokens / 1000,
         confidence_us=max(0, fold_ns - segmenter_ns) / tokens / 1000,
@@ -202,7 +204,11 @@ def _record(
     meter.sample()
     windows = WindowCloser(meter, meter.policy)
     around = Surroundings(
-        live=live, gate=OpenGate(), vocab_size=VOCAB_SIZE, energy_so_far=lambda _: None
+        live=live,
+        gate=OpenGate(),
+        is_shown=lambda _: False,
+        vocab_size=VOCAB_SIZE,
+        energy_so_far=lambda _: None,
     )
     work_ns = durable_ns = attribution_ns = 0
     for first in range(0, len(steps), batch_steps):
@@ -217,7 +223,7 @@ def _record(
             batch.store(connection, Counts())
         durable_ns += time.perf_counter_ns() - began_ns
         for draft in batch.drafts.values():
-            draft.live.keep(draft.meter, [body for body, _ in draft.blocks])
+            draft.live.keep(draft.meter, draft.blocks)
             draft.live.is_running = True
         source.at_ns = batch.pending[-1].end_ns
         meter.sample()
@@ -229,33 +235,39 @@ def _record(
     return work_ns, durable_ns, attribution_ns
 
 
-def _segment(steps: Sequence[StepRecord]) -> int:
-    """What the segmenter takes for the same bytes, block by block."""
+def _segment(runs: Sequence[Sequence[BlockBody]]) -> int:
+    """What the segmenter takes for the same bytes, a batch's of a request at once."""
     segmenters: dict[str, Segmenter] = {}
     began_ns = time.thread_time_ns()
-    for step in steps:
-        for block in step.blocks:
-            segmenter = segmenters.get(block.request_id)
-            if segmenter is None:
-                segmenter = segmenters[block.request_id] = Segmenter()
-            for piece in block.pieces:
-                segmenter.feed(piece)
+    for run in runs:
+        segmenter = segmenters.get(run[0].request_id)
+        if segmenter is None:
+            segmenter = segmenters[run[0].request_id] = Segmenter()
+        segmenter.feed(b"".join([piece for body in run for piece in body.pieces]))
     return time.thread_time_ns() - began_ns
 
 
-def _fold(admitted: Sequence[AdmittedRequest], steps: Sequence[StepRecord]) -> int:
+def _fold(admitted: Sequence[AdmittedRequest], runs: Sequence[Sequence[BlockBody]]) -> int:
     """What folding the same blocks takes, without anything around it."""
     rule = ReviewRule()
     meters = {each.id: RequestMeter(each, rule) for each in admitted}
-    stated = [
-        bodies.block_body(step, block, Work(), VOCAB_SIZE)
-        for step in steps
-        for block in step.blocks
-    ]
     began_ns = time.thread_time_ns()
-    for body in stated:
-        meters[body.request_id].fold_block(body)
+    for run in runs:
+        meters[run[0].request_id].fold_blocks(run)
     return time.thread_time_ns() - began_ns
+
+
+def _runs(steps: Sequence[StepRecord], batch_steps: int) -> list[list[BlockBody]]:
+    """The blocks as a recorder folds them: what each batch says of a request."""
+    runs: list[list[BlockBody]] = []
+    for first in range(0, len(steps), batch_steps):
+        said: dict[str, list[BlockBody]] = {}
+        for step in steps[first : first + batch_steps]:
+            for block in step.blocks:
+                body = bodies.block_body(step, block, Work(), VOCAB_SIZE)
+                said.setdefault(block.request_id, []).append(body)
+        runs += said.values()
+    return runs
 
 
 def _steps(request_ids: Sequence[str], load: Load) -> Iterator[StepRecord]:

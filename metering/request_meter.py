@@ -30,7 +30,7 @@ from metering.events import (
 from metering.requests import AdmittedRequest
 from metering.review_rule import ReviewRule
 from metering.semantic import SEGMENTER, Segmenter
-from metering.unit_tokens import FORCED, UnitTokens, score_of
+from metering.unit_tokens import FORCED, UnitTokens, known_of, score_of
 
 NO_ENERGY = EnergySummary(
     energy_class=EnergyClass.UNAVAILABLE,
@@ -104,31 +104,43 @@ class RequestMeter:
 
     def fold_block(self, body: BlockBody) -> BlockEffect:
         """Take the next block; raises ValueError when one before it is missing."""
-        if body.block_index != self.blocks:
-            raise ValueError(
-                f"block {body.block_index} of {body.request_id} follows {self.blocks} blocks"
-            )
-        unats = [*body.logprobs_unats]
-        for index in body.forced:
-            unats[index] = FORCED
-        scored = score_of(unats)
-        if scored is not None:
-            self.sum_unats += scored.sum_unats
-            self.low_unats = min(self.low_unats, scored.min_unats)
-        self.missing_scores += body.logprobs_unats.count(None)
-        self.forced_tokens += len(body.forced)
-        text = self._place(body.pieces, unats)
-        self.blocks += 1
-        self.cached_input_tokens += body.cached_prompt_tokens
-        self.verified_blocks += body.accepted_tokens > 0
-        self.information_ubits += body.information_ubits or 0
-        self.output_tokens += len(body.token_ids)
-        self.drafted_nodes += body.drafted_nodes
-        self.drafted_depth += body.drafted_depth
-        self.verified_nodes += body.verified_nodes
-        self.accepted_tokens += body.accepted_tokens
-        self.cached_tokens += body.cached_tokens
-        return BlockEffect(text, self._units_complete, scored)
+        return self.fold_blocks((body,))
+
+    def fold_blocks(self, bodies: Sequence[BlockBody]) -> BlockEffect:
+        """Take the next blocks at once, as if one after the other; returns what all added.
+
+        Raises ValueError when one is missing, and takes none of them then.
+        """
+        for index, body in enumerate(bodies, start=self.blocks):
+            if body.block_index != index:
+                raise ValueError(
+                    f"block {body.block_index} of {body.request_id} follows {index} blocks"
+                )
+        pieces: list[bytes] = []
+        unats: list[int | None] = []
+        for body in bodies:
+            pieces += body.pieces
+            unats += body.logprobs_unats
+            self.missing_scores += body.logprobs_unats.count(None)
+            if body.forced:
+                self.forced_tokens += len(body.forced)
+                for index in body.forced:
+                    unats[index - len(body.token_ids)] = FORCED
+            self.cached_input_tokens += body.cached_prompt_tokens
+            self.verified_blocks += body.accepted_tokens > 0
+            self.information_ubits += body.information_ubits or 0
+            self.drafted_nodes += body.drafted_nodes
+            self.drafted_depth += body.drafted_depth
+            self.verified_nodes += body.verified_nodes
+            self.accepted_tokens += body.accepted_tokens
+            self.cached_tokens += body.cached_tokens
+        self.blocks += len(bodies)
+        self.output_tokens += len(pieces)
+        known = known_of(unats)
+        self.sum_unats += sum(known)
+        self.low_unats = min([self.low_unats, *known])
+        text = self._place(pieces, unats)
+        return BlockEffect(text, self._units_complete, score_of(unats))
 
     def fold_energy(self, body: EnergyBody) -> None:
         """Take the energy of steps that have settled."""
@@ -285,15 +297,24 @@ class RequestMeter:
 
     def _place(self, pieces: Sequence[bytes], unats: Sequence[int | None]) -> str:
         """Take a block's tokens, each with its place in the output; returns the text they add."""
+        shown_bytes, offsets = self._shown_bytes, []
+        data = b"".join(pieces)
+        if data.isascii() and not self._tail and b"\0" not in data:
+            # All code points are complete, and shown as they are.
+            for piece in pieces:
+                shown_bytes += len(piece)
+                offsets.append(shown_bytes - 1 if shown_bytes else 0)
+            self._tokens.add(offsets, unats)
+            return self._show(data.decode())
         texts = []
-        shown_bytes = self._shown_bytes
-        for piece, value in zip(pieces, unats, strict=True):
+        for piece in pieces:
             text = self._decode(piece)
             texts.append(text)
             shown_bytes += len(text) if text.isascii() else len(text.encode())
             # A code point still unfinished will begin at the next byte to be shown. No unit that
             # this block's text closes ends behind the last byte of a token after it.
-            self._tokens.add(shown_bytes if self._tail else max(0, shown_bytes - 1), value)
+            offsets.append(shown_bytes if self._tail else max(0, shown_bytes - 1))
+        self._tokens.add(offsets, unats)
         return self._show("".join(texts))
 
     def _decode(self, piece: bytes, *, final: bool = False) -> str:

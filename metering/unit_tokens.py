@@ -23,10 +23,10 @@ class UnitTokens:
         self._offsets: list[int] = []  # of the byte that decides
         self._unats: list[int | None] = []
 
-    def add(self, offset: int, unats: int | None) -> None:
-        """Append a token that belongs to the unit holding the byte at `offset`."""
-        self._offsets.append(offset)
-        self._unats.append(unats)
+    def add(self, offsets: Sequence[int], unats: Sequence[int | None]) -> None:
+        """Append tokens, each belonging to the unit that holds the byte at its offset."""
+        self._offsets += offsets
+        self._unats += unats
 
     def close(self, index: int, unit: Unit) -> UnitSummary:
         """Take out the tokens of the next closed unit and summarise it."""
@@ -82,7 +82,12 @@ def score_of(unats: Sequence[int | None]) -> Score | None:
 
     Null where there are none, or one has no log-probability.
     """
-    known = [value for value in unats if value is not None and value != FORCED]
+    known = known_of(unats)
     if not known or None in unats:
         return None
     return Score(len(known), sum(known), min(known))
+
+
+def known_of(unats: Sequence[int | None]) -> list[int]:
+    """The log-probabilities among these: what is neither FORCED nor missing."""
+    return [value for value in unats if value is not None and value != FORCED]

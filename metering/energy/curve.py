@@ -79,9 +79,7 @@ class Curve:
         """The totals at each of some times in ascending order, found in one pass."""
         times, own, external = self._at_ns, self._own_uj, self._external_uj
         if not times[0] <= at_ns[0] <= at_ns[-1] <= times[-1]:
-            raise ValueError(
-                f"{at_ns[0]} to {at_ns[-1]} is outside of {times[0]} to {times[-1]}"
-            )
+            raise ValueError(f"{at_ns[0]} to {at_ns[-1]} is outside of {times[0]} to {times[-1]}")
         totals, last = [], len(times) - 1
         right, until_ns = 0, at_ns[0]  # where the straight line ends that a time lies on
         for each_ns in at_ns:

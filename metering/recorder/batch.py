@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TypeAlias
 
 from sqlalchemy import Connection
 
@@ -29,6 +29,8 @@ from metering.request_meter import BlockEffect, RequestMeter
 NO_WORK = Work()
 NEVER = sys.maxsize
 
+Said: TypeAlias = tuple[int, BlockBody]  # which of the batch's steps said it, and what
+
 
 class RequestFault(Exception):
     """What went wrong with one request of a batch, so that the others need not share its fate."""
@@ -45,15 +47,9 @@ class Surroundings:
 
     live: LiveRequests
     gate: BudgetGate
+    is_shown: Callable[[str], bool]  # whether a request's blocks are read as they come
     vocab_size: int
     energy_so_far: Callable[[RequestMeter], EnergySummary | None]
-
-
-class Said(NamedTuple):
-    """A block, and which of the batch's steps said it."""
-
-    place: int
-    body: BlockBody
 
 
 @dataclass(slots=True)
@@ -63,13 +59,23 @@ class Draft:
     live: LiveRequest
     meter: RequestMeter
     blocks_before: int  # that were durable
+    is_shown: bool  # block by block, as they come
     withheld: Withheld | None = None
     uncharged_from: int = NEVER  # the first of the batch's steps that it doesn't pay for
-    blocks: list[tuple[BlockBody, BlockEffect]] = field(default_factory=list)
+    blocks: list[BlockBody] = field(default_factory=list)
+    effects: list[BlockEffect] = field(default_factory=list)  # of each, where they are shown
     finish: FinishRecord | None = None
     charged_until_ns: int = -1
     replaced_tail: bool = False
     is_ahead: bool = False  # the request's own meter holds what isn't durable
+
+    def take(self, meter: RequestMeter, bodies: Sequence[BlockBody], effect: BlockEffect) -> None:
+        """Take blocks that the meter was folded with; `effect` is of the only one, if shown."""
+        self.is_ahead = self.is_ahead or meter is self.live.meter
+        self.meter = meter
+        self.blocks += bodies
+        if self.is_shown:
+            self.effects.append(effect)
 
 
 class Batch:
@@ -81,6 +87,7 @@ class Batch:
     def __init__(self, surroundings: Surroundings, steps: Sequence[StepRecord]) -> None:
         self._around = surroundings
         self._steps = steps
+        self._works = [_works(step) for step in steps]
         self._monotonic_to_wall_us = clock.now_us() - clock.monotonic_ns() // 1000
         self.drafts: dict[str, Draft] = {}
         self.counts = Counts()
@@ -137,12 +144,11 @@ class Batch:
         """The batch's blocks by request, in the order in which they came."""
         said: dict[str, list[Said]] = {}
         vocab_size = self._around.vocab_size
-        for place, step in enumerate(self._steps):
-            works = {entry.request_id: entry.work for entry in step.work} if step.blocks else {}
+        for place, (step, (works, _)) in enumerate(zip(self._steps, self._works, strict=True)):
             for block in step.blocks:
                 work = works.get(block.request_id, NO_WORK)
                 body = bodies.block_body(step, block, work, vocab_size)
-                said.setdefault(block.request_id, []).append(Said(place, body))
+                said.setdefault(block.request_id, []).append((place, body))
         return said
 
     def _request(self, connection: Connection, request_id: str, blocks: Sequence[Said]) -> None:
@@ -150,19 +156,47 @@ class Batch:
         draft = self._draft(request_id)
         if draft is not None and draft.withheld is None:
             try:
-                for place, body in blocks:
-                    if body.block_index < draft.meter.blocks:
-                        self._compare(connection, draft, body)
-                    elif not self._try(connection, draft, body):
-                        self._cut(connection, draft, place, body)
-                        break
+                self._commit(connection, draft, blocks)
             except Exception as error:
                 raise RequestFault(request_id, error) from error
         self._count(draft, blocks)
 
+    def _take_covered(self, draft: Draft, blocks: Sequence[Said]) -> int:
+        """Commit at once what comes first, is new and is covered for certain; how many blocks.
+
+        Those of a request that is shown are committed one by one, each with what it adds.
+        """
+        if draft.is_shown:
+            return 0
+        covered: list[BlockBody] = []
+        left = self._reach.get(draft.live.admitted.id, -1) - draft.meter.output_tokens
+        for index, (_, body) in enumerate(blocks, start=draft.meter.blocks):
+            left -= len(body.token_ids)
+            if left < 0 or body.block_index != index:
+                break
+            covered.append(body)
+        if covered:
+            draft.take(draft.meter, covered, draft.meter.fold_blocks(covered))
+        return len(covered)
+
+    def _commit(self, connection: Connection, draft: Draft, blocks: Sequence[Said]) -> None:
+        at = 0
+        while at < len(blocks):
+            covered = self._take_covered(draft, blocks[at:])
+            at += covered
+            if covered:
+                continue
+            place, body = blocks[at]
+            if body.block_index < draft.meter.blocks:
+                self._compare(connection, draft, body)
+            elif not self._try(connection, draft, body):
+                self._cut(connection, draft, place, body)
+                break
+            at += 1
+
     def _compare(self, connection: Connection, draft: Draft, body: BlockBody) -> None:
         """A block that was said before adds nothing; raises EventConflict if it was another."""
-        stated = [each for each, _ in draft.blocks]
+        stated = draft.blocks
         if body.block_index < draft.blocks_before:
             stated = bodies.blocks(event_log.of_request(connection, body.request_id))
         if body not in stated:
@@ -182,8 +216,7 @@ class Batch:
         """Commit this much of a block if the hold covers the request with it."""
         output_tokens = draft.meter.output_tokens + len(body.token_ids)
         if output_tokens <= self._reach.get(body.request_id, -1):
-            draft.is_ahead = draft.is_ahead or draft.meter is draft.live.meter
-            draft.blocks.append((body, draft.meter.fold_block(body)))
+            draft.take(draft.meter, (body,), draft.meter.fold_block(body))
             return True
         meter = draft.meter.copy()
         effect = meter.fold_block(body)
@@ -192,8 +225,7 @@ class Batch:
             draft.withheld = draft.withheld or short_of(cover)
             return False
         self._reach |= self._around.gate.reach(connection, (body.request_id,))
-        draft.meter = meter
-        draft.blocks.append((body, effect))
+        draft.take(meter, (body,), effect)
         return True
 
     def _stopped_here(self, meter: RequestMeter) -> RequestSummary:
@@ -204,8 +236,8 @@ class Batch:
     def _count(self, draft: Draft | None, blocks: Sequence[Said]) -> None:
         """Count what the engine said of a request, and what of it no event states."""
         tokens = sum(len(body.token_ids) for _, body in blocks)
-        committed = 0 if draft is None else sum(len(body.token_ids) for body, _ in draft.blocks)
-        counted = self.counts.of(blocks[0].body.engine_epoch)  # a request lives in one process
+        committed = 0 if draft is None else sum(len(body.token_ids) for body in draft.blocks)
+        counted = self.counts.of(blocks[0][1].engine_epoch)  # a request lives in one process
         counted.blocks += len(blocks)
         counted.tokens += tokens
         counted.withheld_tokens += tokens - committed
@@ -232,16 +264,16 @@ class Batch:
         """With the last block of a batch known as the request's last, show what it cut through."""
         if not (draft.blocks and draft.meter.has_tail) or draft.replaced_tail:
             return
-        body, effect = draft.blocks[-1]
-        text = effect.text + draft.meter.replace_tail()
-        draft.blocks[-1] = (body, effect._replace(text=text))
+        text = draft.meter.replace_tail()
+        if draft.effects:
+            last = draft.effects[-1]
+            draft.effects[-1] = last._replace(text=last.text + text)
         draft.replaced_tail = True
 
     def _claim(self, place: int, step: StepRecord, through: dict[str, int]) -> None:
-        works = {entry.request_id: entry.work for entry in step.work}
-        leaders = {rider: entry.request_id for entry in step.work for rider in entry.shared_with}
+        works, leaders = self._works[place]
         claims = []
-        for request_id, work in (works | dict.fromkeys(leaders, NO_WORK)).items():
+        for request_id, work in works.items():
             draft = self._draft(request_id)
             charged, last = False, -1
             if draft is not None:
@@ -260,7 +292,9 @@ class Batch:
             live = self._around.live.get(request_id)
             if live is None:
                 return None
-            draft = self.drafts[request_id] = Draft(live, live.meter, live.meter.blocks)
+            is_shown = self._around.is_shown(request_id)
+            draft = Draft(live, live.meter, live.meter.blocks, is_shown)
+            self.drafts[request_id] = draft
             # Whatever comes after its end is as if withheld: the meter is closed.
             draft.withheld = live.withheld or (Withheld.FAULT if live.ending is not None else None)
             if draft.withheld is not None:
@@ -268,6 +302,13 @@ class Batch:
         return draft
 
     def _event(self, draft: Draft) -> UsageEvent:
-        run = BlockRun(tuple(body for body, _ in draft.blocks))
+        run = BlockRun(tuple(draft.blocks))
         event_time_us = self._monotonic_to_wall_us + run.blocks[-1].end_ns // 1000
         return bodies.state(run, draft.live.admitted.tenant_id, event_time_us)
+
+
+def _works(step: StepRecord) -> tuple[dict[str, Work], dict[str, str]]:
+    """What each request did in a step, and with whose work those rode that did none."""
+    works = {entry.request_id: entry.work for entry in step.work}
+    leaders = {rider: entry.request_id for entry in step.work for rider in entry.shared_with}
+    return (works | dict.fromkeys(leaders, NO_WORK) if leaders else works), leaders

@@ -104,6 +104,7 @@ class Recorder:
             self._surroundings = Surroundings(
                 live=self._live,
                 gate=self._gate,
+                is_shown=self._is_shown,
                 vocab_size=info.vocab_size,
                 energy_so_far=self._books.so_far,
             )
@@ -282,7 +283,7 @@ class Recorder:
         to_cancel = []
         for request_id, draft in batch.drafts.items():
             live = draft.live
-            live.keep(draft.meter, [body for body, _ in draft.blocks])
+            live.keep(draft.meter, draft.blocks)
             live.is_running = live.is_running or bool(draft.blocks)
             live.charged_until_ns = max(live.charged_until_ns, draft.charged_until_ns)
             live.replaced_tail = live.replaced_tail or draft.replaced_tail
@@ -315,11 +316,19 @@ class Recorder:
             return endings.withheld(Withheld.FAULT, STORAGE_FAULT)
         return endings.finished(finish.reason, finish.detail)
 
+    def _is_shown(self, request_id: str) -> bool:
+        try:
+            return self._sink.shows_blocks(request_id)
+        except Exception:
+            log.exception("blocks.undelivered", request_id=request_id)
+            return False
+
     def _deliver(self, draft: Draft) -> None:
         request_id = draft.live.admitted.id
         try:
-            if draft.blocks and self._sink.shows_blocks(request_id):
-                self._sink.deliver(request_id, [committed(*block) for block in draft.blocks])
+            if draft.effects:
+                shown = list(map(committed, draft.blocks, draft.effects))
+                self._sink.deliver(request_id, shown)
         except Exception:
             log.exception("blocks.undelivered", request_id=request_id)
 

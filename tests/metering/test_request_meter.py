@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
+from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from metering_cases import VOCAB_SIZE, admitted_request, block, step
 
 from engine.records import BlockRecord, DraftCounters, FinishReason, Work
 from metering import bodies
-from metering.bodies import EnergyBody
+from metering.bodies import BlockBody, EnergyBody
 from metering.events import (
     ConfidenceTier,
     EndedBy,
@@ -23,11 +27,33 @@ from metering.request_meter import RequestMeter
 from metering.review_rule import ReviewRule
 from metering.semantic import SEGMENTER
 
+# Words, code points in parts, no bytes, a NUL, what is no UTF-8; and scores that miss.
+WORDS = st.sampled_from(
+    ["One. ", "two", "\n", "好", "", "\0", b"\xe5\xa5", b"\xbd", b"\xff", "# h\n"]
+)
+LOGPROBS = st.sampled_from([-0.01, -0.5, -3.0, 0.0, math.nan])
+
+
+@st.composite
+def blocks_in_order(draw: Any) -> list[BlockRecord]:
+    """Some blocks of one request, of any tokens, a few of them forced."""
+    records = []
+    for index in range(draw(st.integers(0, 8))):
+        words = draw(st.lists(WORDS, max_size=4))
+        logprobs = [draw(LOGPROBS) for _ in words]
+        forced = [place for place in range(len(words)) if draw(st.booleans())]
+        records.append(block(index, *words, logprobs=logprobs, forced=forced))
+    return records
+
+
+def bodies_of(*blocks: BlockRecord) -> list[BlockBody]:
+    return [bodies.block_body(step(0), each, Work(), VOCAB_SIZE) for each in blocks]
+
 
 def meter_of(*blocks: BlockRecord, rule: ReviewRule | None = None) -> RequestMeter:
     meter = RequestMeter(admitted_request(), rule or ReviewRule(0.0))
-    for each in blocks:
-        meter.fold(bodies.block_body(step(0), each, Work(), VOCAB_SIZE))
+    for body in bodies_of(*blocks):
+        meter.fold(body)
     return meter
 
 
@@ -280,3 +306,28 @@ def test_a_unit_that_grows_over_many_blocks_has_the_score_of_all_its_tokens() ->
     assert unit_tokens(summary) == [("sentence", 300)]
     assert summary.confidence is not None
     assert summary.units[0].sum_logprob == summary.confidence.sum_logprob == "-44.850000"
+
+
+def test_one_block_that_is_missing_among_several_leaves_all_of_them_untaken() -> None:
+    meter = meter_of(block(0, "a"))
+    ahead = [bodies_of(block(index, "b"))[0] for index in (1, 3)]
+    with pytest.raises(ValueError, match="block 3 of req_1 follows 2 blocks"):
+        meter.fold_blocks(ahead)
+    assert (meter.blocks, meter.output) == (1, "a")
+
+
+@given(blocks_in_order(), st.lists(st.integers(0, 8), max_size=4))
+def test_blocks_that_are_taken_at_once_come_to_what_they_do_one_by_one(
+    records: list[BlockRecord], places: list[int]
+) -> None:
+    stated = bodies_of(*records)
+    one_by_one, at_once = meter_of(), meter_of()
+    effects = [one_by_one.fold_block(body) for body in stated]
+    bounds = sorted({min(place, len(stated)) for place in places} | {0, len(stated)})
+    for low, high in pairwise(bounds):
+        added = at_once.fold_blocks(stated[low:high])
+        assert added.text == "".join(effect.text for effect in effects[low:high])
+        assert added.units_closed == effects[high - 1].units_closed
+    assert summary_of(at_once) == summary_of(one_by_one)
+    assert at_once.output == one_by_one.output
+    assert at_once.has_tail == one_by_one.has_tail

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from unittest import mock
 
 from hypothesis import given, settings
@@ -52,6 +53,16 @@ CLAIMS = st.dictionaries(st.sampled_from(NAMES), st.tuples(WORKS, st.booleans())
 )
 
 
+@contextmanager
+def short_patience() -> Iterator[None]:
+    """Times here are a few nanoseconds: a counter is stuck, and a leap impossible, after few."""
+    with (
+        mock.patch.multiple(track, STUCK_NS=40, STUCK_PERIODS=0, JUMP_SLACK_NS=5),
+        capture_logs(),
+    ):
+        yield
+
+
 @given(st.integers(0, 10**15), CLAIMS, POLICIES)
 def test_a_step_is_split_exactly(energy_uj: int, claims: list[Claim], policy: Policy) -> None:
     shares = split(energy_uj, claims, policy)
@@ -63,6 +74,18 @@ def test_a_step_is_split_exactly(energy_uj: int, claims: list[Claim], policy: Po
         useful = work.prefill_tokens + work.verified_nodes + work.kv_read_tokens
         if not claim.charged or not useful:
             assert shares.get(claim.request_id, 0) == 0
+
+
+@given(st.integers(0, 10**15), WORKS, st.booleans(), POLICIES)
+def test_who_is_alone_in_a_step_gets_what_it_would_beside_one_that_did_nothing(
+    energy_uj: int, work: Work, charged: bool, policy: Policy
+) -> None:
+    alone = Claim("a", work, charged, 0)
+    beside = split(energy_uj, [alone, Claim("b", Work(), charged=True, through_block=0)], policy)
+    shares = split(energy_uj, [alone], policy)
+    assert {name: share for name, share in shares.items() if share} == {
+        name: share for name, share in beside.items() if share
+    }
 
 
 @given(
@@ -78,6 +101,28 @@ def test_apportioned_shares_are_within_one_of_their_quota(
     if weight:
         for name, share in shares.items():
             assert abs(share * weight - total * weights[name]) < weight
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.integers(0, 90), st.integers(0, 9)), min_size=2),
+    st.lists(st.integers(0, 400), min_size=2).map(sorted),
+    st.integers(1, 2),
+    st.integers(0, 12),
+)
+def test_stretches_that_adjoin_are_had_at_once_as_each_by_itself(
+    moves: list[tuple[int, int, int]], at_ns: list[int], devices: int, reset_at: int
+) -> None:
+    """On one curve, on several, and outside of all."""
+    sources = [ScriptedSource(device=f"GPU-{index}") for index in range(devices)]
+    meter = scripted_meter(*sources)
+    now, own, external = 0, 0, 0
+    with short_patience():
+        for index, (wait, more, others) in enumerate(moves):
+            now, own, external = now + wait, own + more, external + others
+            for source in sources:
+                source.reading = Reading(now, own, external, origin=index >= reset_at)
+            meter.sample()
+    assert meter.along(at_ns) == [meter.segments(*stretch) for stretch in pairwise(at_ns)]
 
 
 # What may happen next. Steps and readings move time on by themselves.
@@ -196,16 +241,6 @@ class Ledger:
     def _sample(self) -> None:
         self.meter.sample()
         self.witness.sample()
-
-
-@contextmanager
-def short_patience() -> Iterator[None]:
-    """Times here are a few nanoseconds: a counter is stuck, and a leap impossible, after few."""
-    with (
-        mock.patch.multiple(track, STUCK_NS=40, STUCK_PERIODS=0, JUMP_SLACK_NS=5),
-        capture_logs(),
-    ):
-        yield
 
 
 @settings(max_examples=1000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -27,7 +27,7 @@ from metering import clock, event_log, queries
 from metering.bodies import BlockBody
 from metering.database import snapshot, transaction
 from metering.energy import PendingStep
-from metering.events import RequestStatus
+from metering.events import EndedBy, RequestStatus
 from metering.protocols import Cover
 from metering.recorder import endings
 from metering.recorder.batch import Batch, Surroundings
@@ -48,7 +48,9 @@ LIMITS = st.lists(st.integers(0, 20), min_size=len(NAMES), max_size=len(NAMES))
 class WorkedOut(NamedTuple):
     """All that batches made of some steps."""
 
-    blocks: dict[str, list[tuple[BlockBody, int]]]
+    blocks: dict[str, list[BlockBody]]
+    outputs: dict[str, tuple[str, int]]  # and the units in them
+    effects: dict[str, list[tuple[str, int]]]  # of each block that is shown
     withheld: dict[str, Any]
     pending: list[PendingStep]
     counts: dict[str, EpochCounts]
@@ -76,7 +78,11 @@ def schedule(lives: Sequence[Sequence[Sequence[str | bytes]]]) -> list[StepRecor
 
 
 def worked_out(
-    steps: Sequence[StepRecord], sizes: Sequence[int], limits: Sequence[int], reaches: Sequence[int]
+    steps: Sequence[StepRecord],
+    sizes: Sequence[int],
+    limits: Sequence[int],
+    reaches: Sequence[int],
+    shown: Collection[str] = NAMES,
 ) -> WorkedOut:
     """Batches of these sizes, one after the other, and what was left of the steps as the last."""
     live = LiveRequests()
@@ -90,8 +96,16 @@ def worked_out(
             for name, reach, limit in zip(NAMES, reaches, limits, strict=True)
         },
     )
-    around = Surroundings(live=live, gate=gate, vocab_size=VOCAB_SIZE, energy_so_far=lambda _: None)
-    found = WorkedOut({name: [] for name in NAMES}, {}, [], {}, 0, {})
+    around = Surroundings(
+        live=live,
+        gate=gate,
+        is_shown=lambda name: name in shown,
+        vocab_size=VOCAB_SIZE,
+        energy_so_far=lambda _: None,
+    )
+    found = WorkedOut(
+        {name: [] for name in NAMES}, {}, {name: [] for name in NAMES}, {}, [], {}, 0, {}
+    )
     counts, left = Counts(), list(steps)
     for size in (*sizes, len(steps)):
         if not left:
@@ -102,9 +116,9 @@ def worked_out(
         found.pending.extend(batch.pending)
         counts = counts + batch.counts
         for name, draft in batch.drafts.items():
-            bodies = [body for body, _ in draft.blocks]
-            found.blocks[name] += [(body, effect.units_closed) for body, effect in draft.blocks]
-            draft.live.keep(draft.meter, bodies)
+            found.blocks[name] += draft.blocks
+            found.effects[name] += [(each.text, each.units_closed) for each in draft.effects]
+            draft.live.keep(draft.meter, draft.blocks)
             paid = found.paid_until_ns
             paid[name] = max(paid.get(name, -1), draft.charged_until_ns)
             if draft.withheld is not None:
@@ -112,7 +126,24 @@ def worked_out(
                 found.withheld.setdefault(name, draft.withheld)
             if draft.finish is not None:
                 live.end(draft.live, endings.finished(draft.finish.reason), 0)
+    for name in NAMES:
+        ended = live.get(name)
+        assert ended is not None
+        end = ended.meter.terminal(RequestStatus.COMPLETED, FinishReason.LENGTH, EndedBy.TENANT)
+        found.outputs[name] = (ended.meter.output, len(ended.meter.summary(end, 0).units))
     return found._replace(counts=counts.by_epoch, unknown=counts.unknown_records)
+
+
+def without_ends(found: WorkedOut) -> WorkedOut:
+    """Less what is known of an end only where the same batch says so.
+
+    A last code point that is unfinished is shown with its block then, and later otherwise. Whoever
+    ended in a batch before is withheld anew by the next, which is no cut.
+    """
+    closed: dict[str, list[tuple[str, int]]] = {
+        name: [("", units) for _, units in effects] for name, effects in found.effects.items()
+    }
+    return found._replace(withheld={}, outputs={}, effects=closed)
 
 
 RULE = ReviewRule()
@@ -129,14 +160,34 @@ def test_steps_come_to_the_same_however_many_are_worked_out_at_once(
 ) -> None:
     steps = schedule(lives)
     one_by_one = worked_out(steps, [1] * len(steps), limits, reaches)
-    # Whoever ended in a batch before is withheld anew by the next, which is no cut.
-    assert worked_out(steps, sizes, limits, reaches)._replace(withheld={}) == one_by_one._replace(
-        withheld={}
-    )
+    assert without_ends(worked_out(steps, sizes, limits, reaches)) == without_ends(one_by_one)
     for name, life, limit in zip(NAMES, lives, limits, strict=True):
         said = [token for words in life for token in words]
-        stated = sum(len(body.token_ids) for body, _ in one_by_one.blocks[name])
+        stated = sum(len(body.token_ids) for body in one_by_one.blocks[name])
         assert stated == min(len(said), limit)
+
+
+@given(
+    lives=LIVES,
+    sizes=st.lists(st.integers(1, 5), max_size=6),
+    limits=LIMITS,
+    reaches=LIMITS,
+    shown=st.sets(st.sampled_from(NAMES)),
+)
+def test_a_request_comes_to_the_same_whether_or_not_its_blocks_are_shown(
+    lives: list[list[list[str | bytes]]],
+    sizes: list[int],
+    limits: list[int],
+    reaches: list[int],
+    shown: set[str],
+) -> None:
+    steps = schedule(lives)
+    all_shown = worked_out(steps, sizes, limits, reaches)
+    found = worked_out(steps, sizes, limits, reaches, shown)
+    assert found.effects == {
+        name: effects if name in shown else [] for name, effects in all_shown.effects.items()
+    }
+    assert found._replace(effects={}) == all_shown._replace(effects={})
 
 
 @pytest.fixture
