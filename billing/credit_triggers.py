@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from billing.triggers import drop_refusal, refusal
+from billing.triggers import Refusal, allow, refuse
 
 REFUSALS = (
-    (
+    Refusal(
         "accounts_only_grow",
         "UPDATE",
         "accounts",
@@ -14,8 +14,8 @@ REFUSALS = (
         " OR NEW.id <> OLD.id OR NEW.kind <> OLD.kind OR NEW.currency <> OLD.currency"
         " OR NEW.tenant_id IS DISTINCT FROM OLD.tenant_id",
     ),
-    ("accounts_kept", "DELETE", "accounts", "an account is never deleted", None),
-    (
+    Refusal("accounts_kept", "DELETE", "accounts", "an account is never deleted", None),
+    Refusal(
         "grants_terms",
         "UPDATE",
         "grants",
@@ -25,8 +25,8 @@ REFUSALS = (
         " OR NEW.effective_from_us <> OLD.effective_from_us"
         " OR NEW.expires_at_us IS DISTINCT FROM OLD.expires_at_us",
     ),
-    ("grants_kept", "DELETE", "grants", "a grant is never deleted", None),
-    (
+    Refusal("grants_kept", "DELETE", "grants", "a grant is never deleted", None),
+    Refusal(
         "budgets_terms",
         "UPDATE",
         "budgets",
@@ -40,17 +40,9 @@ REFUSALS = (
 
 def create(dialect: str) -> list[str]:
     """The statements that create the triggers, for `sqlite` or `postgresql`."""
-    return [
-        statement
-        for name, action, table, message, when in REFUSALS
-        for statement in refusal(dialect, name, f"{action} ON {table}", message, when=when)
-    ]
+    return refuse(dialect, REFUSALS)
 
 
 def drop(dialect: str) -> list[str]:
     """The statements that undo `create`."""
-    return [
-        statement
-        for name, _, table, _, _ in REFUSALS
-        for statement in drop_refusal(dialect, name, table)
-    ]
+    return allow(dialect, REFUSALS)

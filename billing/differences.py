@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# What is compared, what it should be and what it is.
+Figure = tuple[str, object, object]
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:

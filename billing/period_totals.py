@@ -11,7 +11,6 @@ from billing import periods
 from billing.differences import Difference
 from billing.invoices.drafting import UNBILLED_STATES
 from billing.invoices.tables import billing_periods, invoice_lines, invoices
-from billing.request_checks import paid_nano
 from billing.request_evidence import Evidence
 from metering.tables import tenants
 
@@ -46,7 +45,7 @@ class PeriodTotals:
         self.summary_tokens += evidence.summary.output_tokens
         self.rated_nano += sum(line.amount_nano for line in evidence.lines)
         self.receipts_nano += 0 if evidence.receipt is None else evidence.receipt.total_nano
-        self.ledger_nano += paid_nano(evidence)
+        self.ledger_nano += evidence.paid_nano
         self.adjusted_nano += sum(each.amount_nano for each in evidence.adjustments)
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from billing import rating
 from billing.catalogue import TariffVersion
-from billing.differences import Difference
+from billing.differences import Difference, Figure
 from billing.errors import BillingError, CannotAudit
 from billing.rating import Component
 from billing.receipt_documents import receipt_document
@@ -150,9 +150,6 @@ def audit(
             if expected != actual
         ),
     )
-
-
-Figure = tuple[str, object, object]
 
 
 def _same_arithmetic(receipt_engine: Mapping[str, Any] | None, engine: EngineInfo) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Column, Connection, Row, Select, select
@@ -28,8 +28,18 @@ from metering.tables import request_summaries, requests, usage_events
 
 PAGE = 200
 
+# What a tenant pays from, and what goes back to it.
+MEANS = frozenset({"tenant_credit", "promotional", "accrued"})
+
 Rows = tuple[Row[*tuple[Any, ...]], ...]
 OneRow = Row[*tuple[Any, ...]]
+
+
+class StatedEvent(NamedTuple):
+    """One event as it is stored, and what its body states."""
+
+    row: OneRow
+    facts: tuple[Fact, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,7 @@ class Evidence:
     """What the database holds about one request, from the engine's events to the receipt."""
 
     request: OneRow
-    events: tuple[Fact, ...]
+    stated: tuple[StatedEvent, ...]
     summary: RequestSummary | None
     summarised: OneRow | None  # its row, whose columns are added up
     lines: Rows
@@ -49,6 +59,11 @@ class Evidence:
     adjustments: Rows
     review: OneRow | None
 
+    @property
+    def events(self) -> tuple[Fact, ...]:
+        """What its events state, in order."""
+        return tuple(fact for event in self.stated for fact in event.facts)
+
     def stated_blocks(self) -> tuple[int, int, int]:
         """Blocks, tokens and accepted tokens, as block events state them or their compaction."""
         if self.compaction is not None:
@@ -57,6 +72,25 @@ class Evidence:
         blocks = bodies.blocks(self.events)
         tokens = sum(len(block.token_ids) for block in blocks)
         return len(blocks), tokens, sum(block.accepted_tokens for block in blocks)
+
+    def net_nano(self, *, into: Collection[str], kinds: set[str] | None = None) -> int:
+        """What arrived at accounts of these kinds, less what left them.
+
+        With `kinds`, only transfers of these kinds that a tenant's money paid.
+        """
+        net = 0
+        for row in self.transfers:
+            if kinds is not None and (
+                row.kind not in kinds or row.debit_kind not in {"holds", *MEANS}
+            ):
+                continue
+            net += row.amount_nano * ((row.credit_kind in into) - (row.debit_kind in into))
+        return net
+
+    @property
+    def paid_nano(self) -> int:
+        """What the ledger says that the request cost its tenant, before any refund."""
+        return self.net_nano(into={"earnings", "review_pool"}, kinds={"charge", "review_fee"})
 
 
 def gather(connection: Connection, tenant_id: str | None = None) -> Iterator[Evidence]:
@@ -85,12 +119,7 @@ def _page(connection: Connection, page: Sequence[OneRow]) -> Iterator[Evidence]:
             found[row.request_id] += (row,)
         return found
 
-    events = rows(
-        select(usage_events.c.request_id, usage_events.c.kind, usage_events.c.body).order_by(
-            usage_events.c.seq
-        ),
-        usage_events.c.request_id,
-    )
+    events = rows(select(usage_events).order_by(usage_events.c.seq), usage_events.c.request_id)
     summaries = rows(select(request_summaries), request_summaries.c.request_id)
     lines = rows(select(rated_lines).order_by(rated_lines.c.line), rated_lines.c.request_id)
     held = rows(select(holds), holds.c.request_id)
@@ -114,10 +143,9 @@ def _page(connection: Connection, page: Sequence[OneRow]) -> Iterator[Evidence]:
         summary = next(iter(summaries[request.id]), None)
         yield Evidence(
             request=request,
-            events=tuple(
-                fact
+            stated=tuple(
+                StatedEvent(event, bodies.read(EventKind(event.kind), event.body))
                 for event in events[request.id]
-                for fact in bodies.read(EventKind(event.kind), event.body)
             ),
             summary=(
                 None if summary is None else msgspec.json.decode(summary.body, type=RequestSummary)

@@ -6,10 +6,23 @@ migration and the tests install them from here, so that the two cannot differ.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 from sqlalchemy import Connection
 
 APPEND_ONLY = ("transfers", "rated_lines", "receipts", "adjustments")
 TERMS = ("tariff", "version", "currency", "document", "document_sha256", "effective_from_us")
+
+
+class Refusal(NamedTuple):
+    """What a table refuses, always or where `when` holds of OLD and NEW."""
+
+    name: str
+    action: str
+    table: str
+    message: str
+    when: str | None
 
 
 def install(connection: Connection) -> None:
@@ -57,6 +70,24 @@ def drop(dialect: str) -> list[str]:
     ):
         statements += drop_refusal(dialect, name, table)
     return statements
+
+
+def refuse(dialect: str, refusals: Iterable[Refusal]) -> list[str]:
+    """The statements that refuse each of these."""
+    return [
+        statement
+        for each in refusals
+        for statement in refusal(
+            dialect, each.name, f"{each.action} ON {each.table}", each.message, when=each.when
+        )
+    ]
+
+
+def allow(dialect: str, refusals: Iterable[Refusal]) -> list[str]:
+    """The statements that undo `refuse`."""
+    return [
+        statement for each in refusals for statement in drop_refusal(dialect, each.name, each.table)
+    ]
 
 
 def append_only(table: str, dialect: str) -> list[str]:

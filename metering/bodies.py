@@ -112,6 +112,19 @@ Body = BlockRun | EnergyBody | TerminalBody  # of an event
 Fact = BlockBody | EnergyBody | TerminalBody  # what is folded
 
 
+class Identity(msgspec.Struct, frozen=True):
+    """Which of a request's events one is: no two are alike."""
+
+    request_id: str
+    kind: EventKind
+    index: int
+
+    @property
+    def id(self) -> str:
+        """Unique with the tenant and the source."""
+        return f"{self.request_id}/{self.kind.value}/{self.index}"
+
+
 class UsageEvent(msgspec.Struct, frozen=True):
     """A statement with its identity: the row of `usage_events`, but for its place in it."""
 
@@ -131,26 +144,30 @@ def state(body: Body, tenant_id: str, event_time_us: int) -> UsageEvent:
 
     A run goes by its first block's index.
     """
-    match body:
-        case BlockRun():
-            request_id = body.blocks[0].request_id
-            kind, index = EventKind.BLOCK, body.blocks[0].block_index
-        case EnergyBody():
-            request_id, kind, index = body.request_id, EventKind.ENERGY, body.index
-        case TerminalBody():
-            request_id, kind, index = body.request_id, EventKind.TERMINAL, 0
+    identity = identity_of(body.blocks if isinstance(body, BlockRun) else (body,))
     text = canonical_json.encode(body)
     return UsageEvent(
         tenant_id=tenant_id,
         source=SOURCE,
-        id=f"{request_id}/{kind.value}/{index}",
-        kind=kind,
-        request_id=request_id,
-        index=index,
+        id=identity.id,
+        kind=identity.kind,
+        request_id=identity.request_id,
+        index=identity.index,
         body=text,
         body_sha256=canonical_json.sha256(text),
         event_time_us=event_time_us,
     )
+
+
+def identity_of(facts: Sequence[Fact]) -> Identity:
+    """What identifies the event that states these: by the first of a run."""
+    match facts[0]:
+        case BlockBody(request_id=request_id, block_index=index):
+            return Identity(request_id, EventKind.BLOCK, index)
+        case EnergyBody(request_id=request_id, index=index):
+            return Identity(request_id, EventKind.ENERGY, index)
+        case TerminalBody(request_id=request_id):
+            return Identity(request_id, EventKind.TERMINAL, 0)
 
 
 def read(kind: EventKind, text: str) -> tuple[Fact, ...]:

@@ -52,7 +52,7 @@ def test_a_receipt_says_what_was_generated_how_surely_and_for_how_many_joules(
         "scope": "process",
         "method": "affine-shapley/1",
         "weights": None,
-        "devices": [],
+        "devices": ["cpu"],
         "update_period_us": None,
         "uncertainty_pct": 30,
     }
@@ -69,7 +69,7 @@ def test_a_receipt_says_what_was_generated_how_surely_and_for_how_many_joules(
 
 
 def test_what_is_missing_is_null_and_never_zero(signer: Signer) -> None:
-    silent = nothing_emitted(energy=energy("unavailable", None))
+    silent = nothing_emitted(energy=energy("unavailable", None), information_ubits=None)
     receipt = sign(signer, receipt_of(silent))["receipt"]
     assert receipt["confidence"] is None
     assert receipt["information_bits"] is None

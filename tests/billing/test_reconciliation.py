@@ -24,7 +24,7 @@ from invoice_world import at
 from sqlalchemy import Connection, Engine, delete, select, text, update
 from unguarded import unguard
 
-from billing import request_evidence, review, triggers
+from billing import request_evidence, request_triggers, review, triggers
 from billing.gate import HoldGate
 from billing.invoices import closing
 from billing.invoices.tables import invoice_lines, invoices
@@ -93,8 +93,9 @@ def days_work(shared_database: Engine, tmp_path_factory: pytest.TempPathFactory)
         gate.admit(opened, live, expires_at_us=FAR_US)
     with transaction(shared_database) as opened:
         # Falsifying the books takes somebody who removes the triggers first.
-        for statement in triggers.drop(opened.dialect.name):
-            opened.exec_driver_sql(statement)
+        for guards in (triggers, request_triggers):
+            for statement in guards.drop(opened.dialect.name):
+                opened.exec_driver_sql(statement)
         unguard(opened, "usage_events", "request_summaries")
     return shared_database
 

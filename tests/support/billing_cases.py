@@ -74,7 +74,8 @@ def energy(kind: str = "estimated", uj: int | None = 12_345_678) -> EnergySummar
     """A share of the meter; what is shown is floored to 0.1 J."""
     shown = None if uj is None else uj - uj % 100_000
     return EnergySummary(
-        EnergyClass(kind), uj, shown, "cpu_time", "process", "affine-shapley/1", 30
+        *(EnergyClass(kind), uj, shown, "cpu_time", "process", "affine-shapley/1", 30),
+        devices=("cpu",),
     )
 
 
@@ -84,6 +85,7 @@ def summary(*units: UnitSummary, **fields: Any) -> RequestSummary:
     placed = tuple(msgspec.structs.replace(each, index=i) for i, each in enumerate(chosen))
     unattached = fields.pop("unattached_tokens", 0)
     tokens = fields.pop("output_tokens", sum(each.tokens for each in placed) + unattached)
+    blocks = fields.get("blocks", max(1, tokens // 2) if tokens else 0)
     confidence = ConfidenceSummary(
         tokens, "-1.000000", "0.9600", "0.5000", None, "geo_mean", ConfidenceTier.STANDARD
     )
@@ -98,7 +100,7 @@ def summary(*units: UnitSummary, **fields: Any) -> RequestSummary:
         "input_tokens": 20,
         "output_tokens": tokens,
         "unattached_tokens": unattached,
-        "blocks": max(1, tokens // 2) if tokens else 0,
+        "blocks": blocks,
         "verified_blocks": tokens // 3,
         "output_sha256": "cd" * 32,
         "segmenter": "units/1+ts-python@0.25.0",
@@ -107,11 +109,11 @@ def summary(*units: UnitSummary, **fields: Any) -> RequestSummary:
         "information_ubits": 7_500_000,
         "energy": energy(),
         "drafting": DraftCounters(
-            steps=max(1, tokens // 2),
+            steps=blocks,
             emitted_tokens=tokens,
             drafted_nodes=tokens,
             drafted_depth=tokens,
-            verified_nodes=tokens + 3,
+            verified_nodes=tokens + 3 if blocks else 0,
             accepted_tokens=tokens // 2,
             cached_tokens=0,
         ),
@@ -124,7 +126,7 @@ def summary(*units: UnitSummary, **fields: Any) -> RequestSummary:
 
 def nothing_emitted(**fields: Any) -> RequestSummary:
     """A request that ended before its first token."""
-    return summary(unattached_tokens=0, information_ubits=None, **fields)
+    return summary(**({"unattached_tokens": 0, "information_ubits": 0} | fields))
 
 
 tiers = st.sampled_from([*ConfidenceTier, None])

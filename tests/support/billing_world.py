@@ -18,7 +18,7 @@ from billing.settlement import Settlement
 from billing.tables import accounts, holds, transfers
 from billing.tariffs import Tariff
 from engine.records import Work
-from metering import event_log
+from metering import content_hash, event_log
 from metering import requests as usage
 from metering.bodies import BlockBody, BlockRun, Body, EnergyBody, TerminalBody, state
 from metering.events import RequestStatus, RequestSummary
@@ -94,6 +94,7 @@ def ended(
         tenant_id=row.tenant_id,
         tariff_version_id=row.tariff_version_id,
         input_tokens=row.input_tokens,
+        output_sha256=content_hash.of_text(row.content_salt, output),
     )
     usage.finalise(connection, matching, output)
     settlement.settle(connection, matching)
@@ -173,10 +174,8 @@ def books_balance(connection: Connection) -> None:
 
 def emit(connection: Connection, summary: RequestSummary, epoch: str = "engine-1") -> None:
     """Write the usage events, counters and meter window that such a summary is folded from."""
-    sizes = split(summary.output_tokens, [1] * summary.blocks) if summary.blocks else []
-    stated: list[Body] = [
-        BlockRun((_block(summary, index, tokens, epoch),)) for index, tokens in enumerate(sizes)
-    ]
+    blocks = _blocks(summary, epoch)
+    stated: list[Body] = [BlockRun((block,)) for block in blocks]
     energy = summary.energy
     stated.append(
         EnergyBody(
@@ -189,10 +188,12 @@ def emit(connection: Connection, summary: RequestSummary, epoch: str = "engine-1
             scope=energy.scope,
             method=energy.method,
             uncertainty_pct=energy.uncertainty_pct,
-            device="cpu",
+            device="+".join(energy.devices),
             epoch=epoch,
             start_ns=0,
             end_ns=1,
+            weights=energy.weights,
+            update_period_us=energy.update_period_us,
         )
     )
     stated.append(
@@ -211,7 +212,7 @@ def emit(connection: Connection, summary: RequestSummary, epoch: str = "engine-1
     event_log.append(
         connection, [state(body, summary.tenant_id, summary.ended_at_us) for body in stated]
     )
-    count(connection, epoch, blocks=len(sizes), tokens=summary.output_tokens)
+    count(connection, epoch, blocks=len(blocks), tokens=summary.output_tokens)
     window(connection, epoch, energy.energy_uj or 0)
 
 
@@ -265,25 +266,50 @@ def window(connection: Connection, epoch: str, requests_uj: int) -> None:
     )
 
 
-def _block(summary: RequestSummary, index: int, tokens: int, epoch: str) -> BlockBody:
-    return BlockBody(
-        request_id=summary.request_id,
-        block_index=index,
-        engine_epoch=epoch,
-        step_index=index,
-        start_ns=index,
-        end_ns=index + 1,
-        token_ids=(7,) * tokens,
-        pieces=(b"text",) * tokens,
-        logprobs_unats=(-1,) * tokens,
-        entropies_unats=(1,) * tokens,
-        information_ubits=0,
-        drafted_nodes=0,
-        drafted_depth=0,
-        verified_nodes=1,
-        accepted_tokens=summary.drafting.accepted_tokens if index == 0 else 0,
-        cached_tokens=0,
-        anchor=None,
-        work=Work(),
-        withheld_tokens=0,
-    )
+def _blocks(summary: RequestSummary, epoch: str) -> list[BlockBody]:
+    """Blocks that add up to what the summary says of them."""
+    if not summary.blocks:
+        return []
+    drafting, even = summary.drafting, [1] * summary.blocks
+    bits = summary.information_ubits
+    accepting = [index < summary.verified_blocks for index in range(summary.blocks)]
+    return [
+        BlockBody(
+            request_id=summary.request_id,
+            block_index=index,
+            engine_epoch=epoch,
+            step_index=index,
+            start_ns=index,
+            end_ns=index + 1,
+            token_ids=(7,) * tokens,
+            pieces=(b"text",) * tokens,
+            logprobs_unats=(-1,) * tokens,
+            entropies_unats=(1,) * tokens,
+            information_ubits=None if bits is None else information,
+            drafted_nodes=nodes,
+            drafted_depth=depth,
+            verified_nodes=verified,
+            accepted_tokens=accepted,
+            cached_tokens=cached,
+            anchor=None,
+            work=Work(),
+            withheld_tokens=0,
+            cached_prompt_tokens=0 if index else summary.cached_input_tokens,
+            forced=tuple(range(forced)),
+        )
+        for index, (tokens, information, nodes, depth, verified, accepted, cached, forced) in (
+            enumerate(
+                zip(
+                    split(summary.output_tokens, even),
+                    split(bits or 0, even),
+                    split(drafting.drafted_nodes, even),
+                    split(drafting.drafted_depth, even),
+                    split(drafting.verified_nodes, even),
+                    split(drafting.accepted_tokens, accepting),
+                    split(drafting.cached_tokens, even),
+                    split(summary.forced_tokens, even),
+                    strict=True,
+                )
+            )
+        )
+    ]

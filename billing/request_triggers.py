@@ -1,0 +1,65 @@
+"""What the database itself refuses of requests and of what paid for them.
+
+Usage is added up by what was noted at admission: by key, project and end user, route and engine.
+Of content and of who it was for, only their erasure is allowed.
+"""
+
+from __future__ import annotations
+
+from billing.triggers import Refusal, allow, refuse
+
+AT_ADMISSION = (
+    *("id", "tenant_id", "key_id", "project_id", "route", "model", "engine", "replica"),
+    *("tariff_version_id", "input_tokens", "max_tokens", "max_cost_nano", "tags", "test_mode"),
+    "started_at_us",
+)
+ERASABLE = ("prompt", "end_user", "content_salt")
+AT_THE_END = ("status", "finish_reason", "ended_at_us")
+
+
+def _changes(*columns: str) -> str:
+    return " OR ".join(f"OLD.{column} IS DISTINCT FROM NEW.{column}" for column in columns)
+
+
+_REWRITES = " OR ".join(
+    f"(NEW.{column} IS NOT NULL AND OLD.{column} IS DISTINCT FROM NEW.{column})"
+    for column in ERASABLE
+)
+_FINAL = "OLD.ended_at_us IS NOT NULL"
+REFUSALS = (
+    Refusal(
+        "requests_terms",
+        "UPDATE",
+        "requests",
+        "what a request was admitted with never changes",
+        f"{_changes(*AT_ADMISSION)} OR {_REWRITES}"
+        " OR (NEW.prompt IS NOT NULL AND OLD.parameters <> NEW.parameters)",
+    ),
+    Refusal(
+        "requests_final_once",
+        "UPDATE",
+        "requests",
+        "what a request came to never changes",
+        f"{_FINAL} AND ({_changes(*AT_THE_END)}"
+        " OR (NEW.output IS NOT NULL AND OLD.output IS DISTINCT FROM NEW.output))",
+    ),
+    Refusal("requests_kept", "DELETE", "requests", "a request is never deleted", None),
+    Refusal(
+        "fundings_source",
+        "UPDATE",
+        "fundings",
+        "what paid for a request never becomes something else",
+        _changes("request_id", "source", "position"),
+    ),
+    Refusal("fundings_kept", "DELETE", "fundings", "what paid for a request is kept", None),
+)
+
+
+def create(dialect: str) -> list[str]:
+    """The statements that create the triggers, for `sqlite` or `postgresql`."""
+    return refuse(dialect, REFUSALS)
+
+
+def drop(dialect: str) -> list[str]:
+    """The statements that undo `create`."""
+    return allow(dialect, REFUSALS)
