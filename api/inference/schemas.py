@@ -16,6 +16,7 @@ from engine.scheduler.admission import (
     REPETITION_PENALTY_MIN,
     TOP_LOGPROBS_MAX,
 )
+from metering.queries import BlockEnergy
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -239,8 +240,8 @@ class TraceBlockView(msgspec.Struct, frozen=True):
 
     `ended_us` counts from admission. `step_us` is how long the step took, with all requests that
     shared it; what was computed is this request's own. `anchor` is the index of the accepted token
-    at which the verifier was surest. `text` is null while the request runs, and while its answer is
-    withheld.
+    at which the verifier was surest. `energy` says whether the joules of the step are known yet.
+    `text` is null while the request runs, and while its answer is withheld.
     """
 
     index: int
@@ -256,6 +257,7 @@ class TraceBlockView(msgspec.Struct, frozen=True):
     cached_tokens: int
     anchor: int | None
     withheld_tokens: int
+    energy: BlockEnergy
     text: str | None
     tokens: list[TraceTokenView]
 

@@ -56,6 +56,7 @@ def _view(block: TraceBlock, text: str | None) -> TraceBlockView:
         cached_tokens=block.cached_tokens,
         anchor=block.anchor,
         withheld_tokens=block.withheld_tokens,
+        energy=block.energy,
         text=text,
         tokens=[
             TraceTokenView(

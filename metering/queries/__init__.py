@@ -14,7 +14,7 @@ from metering.queries.requests import (
 )
 from metering.queries.steps import StepRun, step_runs
 from metering.queries.tenants import TenantRow, tenant
-from metering.queries.trace import RequestTrace, TraceBlock, TraceToken, trace
+from metering.queries.trace import BlockEnergy, RequestTrace, TraceBlock, TraceToken, trace
 from metering.queries.usage import (
     Bucket,
     ClassEnergy,
@@ -25,6 +25,7 @@ from metering.queries.usage import (
 )
 
 __all__ = [
+    "BlockEnergy",
     "Bucket",
     "ClassEnergy",
     "EnergyUse",

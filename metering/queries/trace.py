@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import StrEnum
+
 import msgspec
 from sqlalchemy import Connection, select
 
 from engine.records import Work
 from metering import bodies
-from metering.bodies import BlockBody
-from metering.events import EventKind
+from metering.bodies import BlockBody, EnergyBody
+from metering.events import FINAL_STATUSES, EventKind, RequestStatus
 from metering.tables import requests, usage_events
+
+
+class BlockEnergy(StrEnum):
+    """Whether the joules of a block's steps are known, and in its request's figure."""
+
+    PROVISIONAL = "provisional"  # a later change point of the meter will settle them
+    SETTLED = "settled"
+    UNAVAILABLE = "unavailable"  # nobody will ever know, or not before the receipt was signed
 
 
 class TraceToken(msgspec.Struct, frozen=True):
@@ -33,6 +44,7 @@ class TraceBlock(msgspec.Struct, frozen=True):
     cached_tokens: int  # of those accepted, from the shared draft cache
     anchor: int | None  # index of the accepted token at which the verifier was surest
     withheld_tokens: int  # emitted behind these, and not covered by the hold
+    energy: BlockEnergy
     tokens: tuple[TraceToken, ...]
 
 
@@ -47,22 +59,45 @@ def trace(connection: Connection, request_id: str) -> RequestTrace:
     """Read how a request went; one that nobody admitted has no blocks. Changes nothing."""
     events = usage_events.c
     rows = connection.execute(
-        select(events.body, events.event_time_us, requests.c.started_at_us)
+        select(
+            events.kind,
+            events.body,
+            events.event_time_us,
+            requests.c.started_at_us,
+            requests.c.status,
+        )
         .join(requests, requests.c.id == events.request_id)
-        .where(events.request_id == request_id, events.kind == EventKind.BLOCK.value)
-        .order_by(events.index)
-    )
+        .where(events.request_id == request_id)
+        .order_by(events.kind, events.index)
+    ).all()
+    settled = [
+        msgspec.json.decode(row.body, type=EnergyBody)
+        for row in rows
+        if row.kind == EventKind.ENERGY
+    ]
     blocks, cached = [], 0
-    for text, at_us, started_at_us in rows:
-        run = bodies.read_blocks(text)
+    for row in rows:
+        if row.kind != EventKind.BLOCK:
+            continue
+        run = bodies.read_blocks(row.body)
         last_ns = run[-1].end_ns  # which is when the event happened
         for body in run:
             cached += body.cached_prompt_tokens
-            blocks.append(_block(body, at_us - started_at_us - (last_ns - body.end_ns) // 1000))
+            ended_us = row.event_time_us - row.started_at_us - (last_ns - body.end_ns) // 1000
+            energy = _energy(body.block_index, settled, RequestStatus(row.status))
+            blocks.append(_block(body, ended_us, energy))
     return RequestTrace(cached, tuple(blocks))
 
 
-def _block(body: BlockBody, ended_us: int) -> TraceBlock:
+def _energy(index: int, settled: Sequence[EnergyBody], status: RequestStatus) -> BlockEnergy:
+    """By the first event of energy that reaches as far as the block, if there is one yet."""
+    for event in settled:
+        if event.through_block >= index:
+            return BlockEnergy.UNAVAILABLE if event.energy_uj is None else BlockEnergy.SETTLED
+    return BlockEnergy.UNAVAILABLE if status in FINAL_STATUSES else BlockEnergy.PROVISIONAL
+
+
+def _block(body: BlockBody, ended_us: int, energy: BlockEnergy) -> TraceBlock:
     return TraceBlock(
         index=body.block_index,
         ended_us=ended_us,
@@ -74,6 +109,7 @@ def _block(body: BlockBody, ended_us: int) -> TraceBlock:
         cached_tokens=body.cached_tokens,
         anchor=body.anchor,
         withheld_tokens=body.withheld_tokens,
+        energy=energy,
         tokens=tuple(
             TraceToken(logprob, entropy, index in body.forced)
             for index, (logprob, entropy) in enumerate(

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import Any
 
-import pytest
 from billing_cases import ENGINE, summary, tariff, unit
 from billing_world import FAR_US, add_request, add_tenant, emit, ended, settlement
 from sqlalchemy import Column, Connection, Engine, Integer, select, text
@@ -70,11 +70,10 @@ SAID_ONCE = {
 }
 
 
-@pytest.fixture(scope="module")
-def settled(shared_database: Engine, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+def settle(database: Engine, folder: Path) -> None:
     """A request that was settled, and another tenant's."""
-    settler = settlement(tmp_path_factory.mktemp("keys"))
-    with transaction(shared_database) as opened:
+    settler = settlement(folder)
+    with transaction(database) as opened:
         settler._signer.register(opened)
         for tenant_id in ("ten_1", "ten_2"):
             add_tenant(opened, tenant_id, pays=TERMS)
@@ -97,7 +96,6 @@ def settled(shared_database: Engine, tmp_path_factory: pytest.TempPathFactory) -
             )
             emit(opened, ended(opened, settler, final))
         assert reconcile(opened).is_clean
-    return shared_database
 
 
 def changes(connection: Connection) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -184,8 +182,11 @@ def outcome(connection: Connection, statement: str, values: dict[str, Any]) -> s
         attempt.rollback()
 
 
-def test_the_database_refuses_every_change_of_what_is_settled(settled: Engine) -> None:
-    with transaction(settled) as connection:
+def test_the_database_refuses_every_change_of_what_is_settled(
+    database: Engine, tmp_path: Path
+) -> None:
+    settle(database, tmp_path)
+    with transaction(database) as connection:
         outcomes = {name: outcome(connection, *each) for name, *each in list(changes(connection))}
     assert len(outcomes) > 200
     # Refunds take from what paid, so that may be changed; it is compared with the ledger.
@@ -194,13 +195,15 @@ def test_the_database_refuses_every_change_of_what_is_settled(settled: Engine) -
     }
 
 
-def test_whoever_removes_the_guards_is_found_by_the_comparison(settled: Engine) -> None:
-    with transaction(settled) as connection:
+def test_whoever_removes_the_guards_is_found_by_the_comparison(
+    sqlite_database: Engine, tmp_path: Path
+) -> None:
+    settle(sqlite_database, tmp_path)
+    with transaction(sqlite_database) as connection:
         unguard(connection, "usage_events", "request_summaries")
         for guards in (triggers, request_triggers):
             for statement in guards.drop(connection.dialect.name):
                 connection.exec_driver_sql(statement)
         outcomes = {name: outcome(connection, *each) for name, *each in list(changes(connection))}
-        connection.rollback()
     assert len(outcomes) > 200
     assert {name for name, each in outcomes.items() if each == "unseen"} == SAID_ONCE

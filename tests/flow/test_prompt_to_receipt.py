@@ -152,6 +152,8 @@ def test_a_trace_shows_every_step_of_a_request_to_its_tenant_alone(
     assert trace["input_tokens"] == usage["input_tokens"]
     assert trace["cached_input_tokens"] == usage["cached_input_tokens"]
     assert [block["index"] for block in blocks] == list(range(len(blocks)))
+    known = "unavailable" if usage["joules"] is None else "settled"
+    assert {block["energy"] for block in blocks} == {known}
     assert "".join(block["text"] for block in blocks) == answer["output"]
     assert sum(len(block["tokens"]) for block in blocks) == usage["output_tokens"]
     for name in ("drafted_nodes", "accepted_tokens"):

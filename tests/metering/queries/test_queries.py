@@ -131,6 +131,7 @@ def test_a_trace_has_the_blocks_of_one_request_in_order(filled: Engine) -> None:
     assert (second.drafted_nodes, second.drafted_depth, second.accepted_tokens) == (4, 4, 2)
     assert (first.ended_us, second.ended_us) == (0, 0)
     assert [len(each.tokens) for each in (first, second)] == [2, 3]
+    assert [each.energy for each in (first, second)] == ["unavailable", "unavailable"]
     assert {(each.logprob_unats, each.entropy_unats) for each in second.tokens} == {
         (-400_000, 500_000)
     }

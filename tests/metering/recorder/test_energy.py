@@ -18,7 +18,7 @@ from metering_cases import (
 from sqlalchemy import Engine, func, select
 
 from engine.records import FinishReason, RequestWork, Work
-from metering import clock, event_log
+from metering import clock, event_log, queries
 from metering.bodies import EnergyBody
 from metering.database import snapshot
 from metering.energy.protocols import Reading
@@ -94,6 +94,40 @@ def test_those_who_ride_along_pay_for_the_work_with_whom_they_ride(database: Eng
     assert (left.blocks, left.energy.energy_uj) == (1, 200)
     assert (stayed.blocks, stayed.energy.energy_uj) == (2, 800)
     assert stored_parts(database) == {"meter": 1000, "requests": 1000}
+
+
+def test_a_block_is_provisional_until_a_change_point_behind_it_settles_it(
+    database: Engine,
+) -> None:
+    source = ScriptedSource(at_will=False, energy_class=EnergyClass.MEASURED)
+    meter = scripted_meter(source)
+
+    def energies(request_id: str = "req_1") -> list[str]:
+        with snapshot(database) as connection:
+            return [block.energy for block in queries.trace(connection, request_id).blocks]
+
+    with recorder_rig(database, meter=meter, energy_wait_s=0) as rig:
+        books = rig.recorder._books
+        assert books is not None
+        rig.track("req_1", "req_2")
+        source.reading = Reading(10, 10_000, 0)
+        meter.sample()
+        rig.recorder.on_steps([step(0, block(0, "a"), start_ns=20, end_ns=30)])
+        rig.recorder.on_steps([step(1, block(1, "b"), start_ns=30, end_ns=60)])
+        books.write()
+        assert energies() == ["provisional", "provisional"]
+        source.reading = Reading(40, 40_000, 0)
+        meter.sample()
+        books.add([])
+        books.write()
+        assert energies() == ["settled", "provisional"]
+        late = block(0, "c", request_id="req_2")
+        ends = [finish("req_1", blocks=2), finish("req_2")]
+        rig.recorder.on_steps([step(2, late, finishes=ends, start_ns=60, end_ns=90)])
+        rig.sink.wait_for("req_1")
+        rig.sink.wait_for("req_2")
+    assert energies() == ["settled", "unavailable"]
+    assert energies("req_2") == ["unavailable"]
 
 
 def test_the_end_waits_for_a_coarse_counter_to_move(sqlite_database: Engine) -> None:
