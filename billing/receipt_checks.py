@@ -21,8 +21,6 @@ from billing.settlement import TEST_MODE
 from billing.signing import ALGORITHM
 from engine.records import EngineInfo
 
-AT_THE_END = frozenset({"charge", "review_fee", "write_off"})
-
 
 def rated(evidence: Evidence, version: Callable[[str], TariffVersion]) -> Iterator[Figure]:
     summary = evidence.summary
@@ -130,8 +128,8 @@ def receipt(evidence: Evidence, public_keys: Mapping[str, Any]) -> Iterator[Figu
         tokens = document["output"]["output_tokens"]
         yield "receipt output tokens = summary", evidence.summary.output_tokens, tokens
     yield "tenant's payments = receipt total", receipt.total_nano, evidence.paid_nano
-    of_end = {row.event_time_us for row in evidence.transfers if row.kind in AT_THE_END}
-    yield "charges are of the request's end", of_end & {evidence.request.ended_at_us}, of_end
+    charged = {row.event_time_us for row in evidence.charges}
+    yield "charges are of the request's end", charged & {evidence.request.ended_at_us}, charged
     given_up = -sum(
         line.amount_nano for line in evidence.lines if line.component == Component.WRITE_OFF
     )

@@ -9,7 +9,7 @@ from billing import receipt_checks, summary_checks
 from billing.catalogue import TariffVersion
 from billing.differences import Difference, Figure
 from billing.ledger.holds import HoldState
-from billing.request_evidence import MEANS, Evidence
+from billing.request_evidence import MEANS, Evidence, net_nano
 from billing.review_items import OPEN_STATES
 from metering import bodies, canonical_json
 from metering.bodies import SOURCE, EnergyBody, TerminalBody
@@ -88,7 +88,7 @@ def _final(
 
 def _ledger(evidence: Evidence) -> Iterator[Figure]:
     hold = evidence.hold
-    held = evidence.net_nano(into={"holds"})
+    held = net_nano(evidence.transfers, into={"holds"})
     pending = hold is not None and hold.state == HoldState.PENDING
     yield "held transfers = hold", hold.amount_nano if hold is not None and pending else 0, held
     if hold is not None:
@@ -125,12 +125,24 @@ def _ledger(evidence: Evidence) -> Iterator[Figure]:
     )
     yield "refund transfers = adjustments", -adjusted, returned
     funded = sum(row.amount_nano for row in evidence.fundings)
-    yield "fundings = what the tenant's means gave", evidence.net_nano(into=MEANS), -funded
+    yield (
+        "fundings = what the tenant's means gave",
+        net_nano(evidence.transfers, into=MEANS),
+        -funded,
+    )
     item = evidence.review
     waiting = item.fee_nano if item is not None and item.state in OPEN_STATES else 0
-    yield "review pool = open review's fee", waiting, evidence.net_nano(into={"review_pool"})
+    yield (
+        "review pool = open review's fee",
+        waiting,
+        net_nano(evidence.transfers, into={"review_pool"}),
+    )
     due = item.fee_nano if item is not None and item.state == "resolved" else 0
-    yield "reviewer payable = resolved fee", due, evidence.net_nano(into={"reviewer_payable"})
+    yield (
+        "reviewer payable = resolved fee",
+        due,
+        net_nano(evidence.transfers, into={"reviewer_payable"}),
+    )
 
 
 def _unequal(pairs: Sequence[tuple[object, object]]) -> tuple[list[object], list[object]]:

@@ -73,24 +73,26 @@ class Evidence:
         tokens = sum(len(block.token_ids) for block in blocks)
         return len(blocks), tokens, sum(block.accepted_tokens for block in blocks)
 
-    def net_nano(self, *, into: Collection[str], kinds: set[str] | None = None) -> int:
-        """What arrived at accounts of these kinds, less what left them.
-
-        With `kinds`, only transfers of these kinds that a tenant's money paid.
-        """
-        net = 0
-        for row in self.transfers:
-            if kinds is not None and (
-                row.kind not in kinds or row.debit_kind not in {"holds", *MEANS}
-            ):
-                continue
-            net += row.amount_nano * ((row.credit_kind in into) - (row.debit_kind in into))
-        return net
+    @property
+    def charges(self) -> Rows:
+        """The transfers by which the tenant's money paid for the request."""
+        return tuple(
+            row
+            for row in self.transfers
+            if row.kind in {"charge", "review_fee"} and row.debit_kind in {"holds", *MEANS}
+        )
 
     @property
     def paid_nano(self) -> int:
         """What the ledger says that the request cost its tenant, before any refund."""
-        return self.net_nano(into={"earnings", "review_pool"}, kinds={"charge", "review_fee"})
+        return net_nano(self.charges, into={"earnings", "review_pool"})
+
+
+def net_nano(moved: Rows, into: Collection[str]) -> int:
+    """What arrived at accounts of these kinds, less what left them."""
+    return sum(
+        row.amount_nano * ((row.credit_kind in into) - (row.debit_kind in into)) for row in moved
+    )
 
 
 def gather(connection: Connection, tenant_id: str | None = None) -> Iterator[Evidence]:

@@ -365,7 +365,8 @@ def test_each_period_of_each_tenant_is_the_same_in_every_book(
                 update(tenants).where(tenants.c.id == tenant_id).values(time_zone=zone)
             )
             for number, when in enumerate((MARCH, APRIL)):
-                request = add_request(connection, f"req_{tenant_id}_{number}", tenant_id)
+                name = f"req_{tenant_id}_{number}"
+                request = add_request(connection, name, tenant_id, started_at_us=when)
                 HoldGate().admit(connection, request, expires_at_us=FAR_US)
                 final = summary(
                     request_id=request.id,

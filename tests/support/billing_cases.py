@@ -86,6 +86,7 @@ def summary(*units: UnitSummary, **fields: Any) -> RequestSummary:
     unattached = fields.pop("unattached_tokens", 0)
     tokens = fields.pop("output_tokens", sum(each.tokens for each in placed) + unattached)
     blocks = fields.get("blocks", max(1, tokens // 2) if tokens else 0)
+    verified = fields.get("verified_blocks", min(tokens // 3, blocks))
     confidence = ConfidenceSummary(
         tokens, "-1.000000", "0.9600", "0.5000", None, "geo_mean", ConfidenceTier.STANDARD
     )
@@ -101,7 +102,7 @@ def summary(*units: UnitSummary, **fields: Any) -> RequestSummary:
         "output_tokens": tokens,
         "unattached_tokens": unattached,
         "blocks": blocks,
-        "verified_blocks": tokens // 3,
+        "verified_blocks": verified,
         "output_sha256": "cd" * 32,
         "segmenter": "units/1+ts-python@0.25.0",
         "units": placed if tokens else (),
@@ -114,7 +115,7 @@ def summary(*units: UnitSummary, **fields: Any) -> RequestSummary:
             drafted_nodes=tokens,
             drafted_depth=tokens,
             verified_nodes=tokens + 3 if blocks else 0,
-            accepted_tokens=tokens // 2,
+            accepted_tokens=max(tokens // 2, verified) if verified else 0,
             cached_tokens=0,
         ),
         "review_reason": None,

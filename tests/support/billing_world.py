@@ -272,7 +272,8 @@ def _blocks(summary: RequestSummary, epoch: str) -> list[BlockBody]:
         return []
     drafting, even = summary.drafting, [1] * summary.blocks
     bits = summary.information_ubits
-    accepting = [index < summary.verified_blocks for index in range(summary.blocks)]
+    # A block that accepted something is a verified one; where none is, nothing was accepted.
+    accepting = [index < max(1, summary.verified_blocks) for index in range(summary.blocks)]
     return [
         BlockBody(
             request_id=summary.request_id,
