@@ -107,7 +107,7 @@ def summary(*units: UnitSummary, **fields: Any) -> RequestSummary:
         "segmenter": "units/1+ts-python@0.25.0",
         "units": placed if tokens else (),
         "confidence": confidence if tokens else None,
-        "information_ubits": 7_500_000,
+        "information_ubits": 7_500_000 if tokens else 0,
         "energy": energy(),
         "drafting": DraftCounters(
             steps=blocks,

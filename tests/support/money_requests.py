@@ -26,6 +26,7 @@ from billing.ledger import holds
 from billing.rating import rate
 from billing.receipt_documents import iso
 from billing.tables import holds as holds_table
+from metering import content_hash
 from metering import requests as usage
 from metering.database import transaction
 from metering.events import EndedBy, RequestStatus, UnitSummary
@@ -156,7 +157,11 @@ class Requests(World):
     def end(self, request_id: str, end: dict[str, Any], crashes: bool = False) -> None:
         stopped = self.summarise(request_id, self.running[request_id])
         final = msgspec.structs.replace(
-            stopped, **end, ended_at_us=self.now_us, status=RequestStatus.COMPLETED
+            stopped,
+            **end,
+            ended_at_us=self.now_us,
+            status=RequestStatus.COMPLETED,
+            output_sha256=content_hash.of_text(None, "text"),
         )
         with self.committing(crashes) as connection:
             usage.finalise(connection, final, "text")
