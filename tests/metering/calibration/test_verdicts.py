@@ -14,7 +14,7 @@ from sqlalchemy import Engine, MetaData, select
 
 from api import audit
 from api.calibrate_cli import calibrate
-from engine.records import FinishReason, Work
+from engine.records import EngineInfo, FinishReason, Work
 from metering import bodies, requests
 from metering.calibration import REQUEST, REVIEWERS, WHOLE, labels, verdicts
 from metering.calibration_tables import confidence_labels
@@ -29,12 +29,17 @@ TESTS = "nightly/tests"
 SAID = (" One", " sat", ".", " Two", " sat", ".", " Thr")
 
 
-def finished(database: Engine, *request_ids: str, logprob: float = -0.1) -> list[RequestSummary]:
+def finished(
+    database: Engine,
+    *request_ids: str,
+    logprob: float = -0.1,
+    engine: EngineInfo | None = INFO,
+) -> list[RequestSummary]:
     """Requests that ended, of two sentences and a fragment each."""
     found = []
     with transaction(database) as connection:
         for name in request_ids:
-            admitted = msgspec.structs.replace(admitted_request(name), engine=INFO)
+            admitted = msgspec.structs.replace(admitted_request(name), engine=engine)
             requests.admit(connection, admitted)
             meter = RequestMeter(admitted, ReviewRule(0.0))
             said = block(0, *SAID, request_id=name, logprob=logprob)
@@ -113,9 +118,8 @@ def test_lines_that_are_wrong_are_named_and_none_is_kept(database: Engine) -> No
     with transaction(database) as connection:
         add_tenant(connection)
         requests.admit(connection, admitted_request("live"))
-    finished(database, "req_1", "old")
-    with transaction(database) as connection:
-        connection.exec_driver_sql("UPDATE requests SET engine = NULL WHERE id = 'old'")
+    finished(database, "req_1")
+    finished(database, "old", engine=None)
     good = {"request_id": "req_1", "verdict": "approve"}
     for said, fault in FAULTS:
         with pytest.raises(InvalidVerdicts, match=r"^line 2: ") as refused:
