@@ -106,14 +106,12 @@ class HoldGate:
         reach: Reach | None = Reach(0, opted_in, admitted.max_tokens)
         if not admitted.test_mode:
             first = min(self._lookahead_tokens, admitted.max_tokens)
-            amount, least = (
-                worst_case(tariff.document, admitted.input_tokens, tokens, review=opted_in)
-                for tokens in (first, min(1, first))
-            )
-            if ceiling is not None and ceiling < least:
-                raise CostCeilingTooLow(least, ceiling, tariff.currency)
+            amount = _worst(tariff, admitted, first, opted_in)
             reach = Reach(amount, opted_in, first)
             if ceiling is not None and ceiling < amount:
+                least = _worst(tariff, admitted, min(1, first), opted_in)
+                if ceiling < least:
+                    raise CostCeilingTooLow(least, ceiling, tariff.currency)
                 amount, reach = ceiling, None  # how far that goes, the first block asks
         hold = holds.place(
             connection,
@@ -215,6 +213,10 @@ class HoldGate:
         if known is None:
             known = self._versions[version_id] = catalogue.version(connection, version_id)
         return known
+
+
+def _worst(tariff: TariffVersion, admitted: AdmittedRequest, tokens: int, review: bool) -> int:
+    return worst_case(tariff.document, admitted.input_tokens, tokens, review=review)
 
 
 def _max_energy_uj(parameters: str) -> int | None:

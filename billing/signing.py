@@ -135,19 +135,22 @@ def canonical_bytes(document: Mapping[str, Any]) -> bytes:
 
 def _is_plain(document: Mapping[str, Any]) -> bool:
     """Whether it holds neither floats, nor larger integers, nor names beyond ASCII."""
-    left: list[Any] = [document]
+    left: list[Any] = [[document]]  # what still has members to look at
     while left:
-        value = left.pop()
-        if isinstance(value, str) or value is None:
-            continue
-        if isinstance(value, dict):
-            if not "".join(value).isascii():
+        group = left.pop()
+        if isinstance(group, dict):
+            if not "".join(group).isascii():
                 return False
-            left.extend(value.values())
-        elif isinstance(value, list | tuple):
-            left.extend(value)
-        elif not isinstance(value, int) or abs(value) > EXACT_INTEGER_MAX:
-            return False
+            group = group.values()
+        for value in group:
+            if value is None or type(value) is str:  # most are, and it is known at once
+                continue
+            if isinstance(value, dict | list | tuple):
+                left.append(value)
+            elif not isinstance(value, str) and not (
+                isinstance(value, int) and abs(value) <= EXACT_INTEGER_MAX
+            ):
+                return False
     return True
 
 
