@@ -32,6 +32,7 @@ from metering import clock
 ALGORITHM = "Ed25519"
 EXACT_INTEGER_MAX = 2**53 - 1  # RFC 8785 knows no larger ones
 _SORTED = msgspec.json.Encoder(order="sorted")
+_GROUPS = (dict, list, tuple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +144,14 @@ def _is_plain(document: Mapping[str, Any]) -> bool:
                 return False
             group = group.values()
         for value in group:
-            if value is None or type(value) is str:  # most are, and it is known at once
+            if value is None or isinstance(value, str):
                 continue
-            if isinstance(value, dict | list | tuple):
+            if isinstance(value, int):
+                if abs(value) > EXACT_INTEGER_MAX:
+                    return False
+            elif isinstance(value, _GROUPS):
                 left.append(value)
-            elif not isinstance(value, str) and not (
-                isinstance(value, int) and abs(value) <= EXACT_INTEGER_MAX
-            ):
+            else:
                 return False
     return True
 
