@@ -11,12 +11,13 @@ from sqlalchemy import Engine as Database
 from sqlalchemy import bindparam, select
 from sqlalchemy.exc import IntegrityError
 
-from api import limits, projects, rates
+from api import limits, rates
 from api.auth import Principal
 from api.errors import TenantSuspended
 from api.inference import idempotency
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order
+from api.tables import api_keys
 from billing import catalogue, retention
 from billing.gate import HoldGate
 from billing.ledger.accounts import lock_tenant
@@ -30,10 +31,15 @@ from metering.prepared import Prepared
 from metering.requests import AdmittedRequest, choice_ids
 from metering.tables import tenants
 
-_TENANT = Prepared(
-    select(tenants.c.suspended, tenants.c.review_delivery, tenants.c.review_opt_in).where(
-        tenants.c.id == bindparam("tenant_id")
+_ASKING = Prepared(
+    select(
+        tenants.c.suspended,
+        tenants.c.review_delivery,
+        tenants.c.review_opt_in,
+        api_keys.c.project_id,
     )
+    .outerjoin(api_keys, api_keys.c.id == bindparam("key_id"))
+    .where(tenants.c.id == bindparam("tenant_id"))
 )
 
 
@@ -96,13 +102,12 @@ class Admission:
                     return Replay(earlier)
             for _ in range(order.choices):
                 rates.count(connection, principal.key_id, self.requests_per_minute, now)
-            tenant = _TENANT.one(connection, {"tenant_id": tenant_id})
-            if tenant.suspended:
+            asking = _ASKING.one(connection, {"tenant_id": tenant_id, "key_id": principal.key_id})
+            if asking.suspended:
                 raise TenantSuspended("this tenant is suspended")
-            held = tenant.review_opt_in and tenant.review_delivery == Delivery.HELD
+            held = asking.review_opt_in and asking.review_delivery == Delivery.HELD
             tariff = catalogue.tariff_in_force(connection, tenant_id, now)
             limited = limits.applying(connection, tenant_id, principal.key_id)
-            project_id = projects.of_key(connection, principal.key_id)
             request_id = f"req_{uuid_utils.uuid7().hex}"
             ceiling = order.max_cost_nano
             usages = [
@@ -124,7 +129,7 @@ class Admission:
                     tags=order.tags,
                     test_mode=principal.test_mode,
                     started_at_us=now,
-                    project_id=project_id,
+                    project_id=asking.project_id,
                     engine=self.engine(),
                     content_salt=content_hash.new_salt(),
                     replica=self.replica,

@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import uuid_utils
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from api import tenants
 from api.errors import Conflict, NotFound
 from api.limit_tables import projects
 from api.tables import api_keys
 from metering import clock
-from metering.prepared import Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +103,3 @@ def put_key(connection: Connection, tenant_id: str, project_id: str | None, key_
     )
     if not changed.rowcount:
         raise NotFound(f"no key {key_id}")
-
-
-_OF_KEY = Prepared(select(api_keys.c.project_id).where(api_keys.c.id == bindparam("key_id")))
-
-
-def of_key(connection: Connection, key_id: str) -> str | None:
-    """The project that a key's requests count for, or null."""
-    return _OF_KEY.value(connection, {"key_id": key_id})

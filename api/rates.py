@@ -59,15 +59,16 @@ def count(connection: Connection, key_id: str, limit: int, now_us: int) -> Allow
         wait_us = _wait_us(limit, before, current, elapsed_us)
         raise RateLimited(limit, max(1, math.ceil(wait_us / 1_000_000)))
     if used == 1:
-        connection.execute(
-            delete(rate_windows).where(
-                rate_windows.c.key_id == key_id, rate_windows.c.minute < minute - 1
-            )
-        )
+        _FORGET.run(connection, {"of_key": key_id, "before": minute - 1})
     reset_s = math.ceil((MINUTE_US - elapsed_us) / 1_000_000)
     return Allowance(limit, max(0, limit - carried - used), reset_s)
 
 
+_FORGET = Prepared(
+    delete(rate_windows).where(
+        rate_windows.c.key_id == bindparam("of_key"), rate_windows.c.minute < bindparam("before")
+    )
+)
 _COUNTED = Prepared(
     select(rate_windows.c.requests).where(
         rate_windows.c.key_id == bindparam("key_id"), rate_windows.c.minute == bindparam("minute")

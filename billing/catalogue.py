@@ -59,31 +59,15 @@ def versions(connection: Connection, tariff: str | None = None) -> list[TariffVe
     return [_from_row(row._asdict()) for row in connection.execute(query)]
 
 
-def tariff_in_force(connection: Connection, tenant_id: str, at_us: int) -> TariffVersion:
-    """The version that a request admitted now would be pinned to; raises NoTariff."""
-    name = assigned(connection, tenant_id, at_us)
-    if name is None:
-        raise NoTariff(f"tenant {tenant_id!r} has no tariff")
-    return in_force(connection, name, at_us)
-
-
-_ASSIGNED = Prepared(
+_LATEST = (
     select(tenant_tariffs.c.tariff)
     .where(tenant_tariffs.c.tenant_id == bindparam("tenant_id"))
     .where(tenant_tariffs.c.effective_from_us <= bindparam("at_us"))
     .order_by(tenant_tariffs.c.effective_from_us.desc())
     .limit(1)
 )
-
-
-def assigned(connection: Connection, tenant_id: str, at_us: int) -> str | None:
-    """The name of the tariff that a tenant is on at a time, or null."""
-    return _ASSIGNED.value(connection, {"tenant_id": tenant_id, "at_us": at_us})
-
-
-_IN_FORCE = Prepared(
+_EFFECTIVE = (
     select(tariff_versions)
-    .where(tariff_versions.c.tariff == bindparam("name"))
     .where(tariff_versions.c.effective_from_us <= bindparam("at_us"))
     .where(
         or_(
@@ -92,6 +76,25 @@ _IN_FORCE = Prepared(
         )
     )
 )
+_ASSIGNED = Prepared(_LATEST)
+_IN_FORCE = Prepared(_EFFECTIVE.where(tariff_versions.c.tariff == bindparam("name")))
+_PAID = Prepared(_EFFECTIVE.where(tariff_versions.c.tariff == _LATEST.scalar_subquery()))
+
+
+def tariff_in_force(connection: Connection, tenant_id: str, at_us: int) -> TariffVersion:
+    """The version that a request admitted now would be pinned to; raises NoTariff."""
+    row = _PAID.row(connection, {"tenant_id": tenant_id, "at_us": at_us})
+    if row is not None:
+        return _from_row(row._asdict())
+    name = assigned(connection, tenant_id, at_us)
+    if name is None:
+        raise NoTariff(f"tenant {tenant_id!r} has no tariff")
+    return in_force(connection, name, at_us)  # or why not
+
+
+def assigned(connection: Connection, tenant_id: str, at_us: int) -> str | None:
+    """The name of the tariff that a tenant is on at a time, or null."""
+    return _ASSIGNED.value(connection, {"tenant_id": tenant_id, "at_us": at_us})
 
 
 def in_force(connection: Connection, tariff: str, at_us: int) -> TariffVersion:

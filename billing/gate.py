@@ -5,9 +5,10 @@ of its first tokens. Before a block is committed that the hold may not cover, it
 as many tokens, within the request's `max_cost` and what the tenant's credit affords. So at every
 committed moment the hold is at least the charge if the request stopped there.
 
-How far a hold reaches is kept, so that most blocks need no pricing: only that the hold still
-stands, which one query says of all requests of a batch. A request with a `max_joules` is asked
-about at every block instead, for nobody knows beforehand what its tokens will take.
+How far a hold reaches is kept, from its placement on, so that most blocks need no pricing: only
+that the hold still stands, which one query says of all requests of a batch. A request with a
+`max_joules` is asked about at every block instead, for nobody knows beforehand what its tokens will
+take.
 """
 
 from __future__ import annotations
@@ -102,17 +103,17 @@ class HoldGate:
         tariff = self._version(connection, admitted.tariff_version_id)
         opted_in = _opted_in(connection, admitted.tenant_id)
         amount, ceiling = 0, admitted.max_cost_nano
+        reach: Reach | None = Reach(0, opted_in, admitted.max_tokens)
         if not admitted.test_mode:
             first = min(self._lookahead_tokens, admitted.max_tokens)
-            amount, least = (
-                worst_case(tariff.document, admitted.input_tokens, tokens, review=opted_in)
-                for tokens in (first, min(1, first))
-            )
-            if ceiling is not None:
+            amount = _worst(tariff, admitted, first, opted_in)
+            reach = Reach(amount, opted_in, first)
+            if ceiling is not None and ceiling < amount:
+                least = _worst(tariff, admitted, min(1, first), opted_in)
                 if ceiling < least:
                     raise CostCeilingTooLow(least, ceiling, tariff.currency)
-                amount = min(amount, ceiling)
-        return holds.place(
+                amount, reach = ceiling, None  # how far that goes, the first block asks
+        hold = holds.place(
             connection,
             request_id=admitted.id,
             tenant_id=admitted.tenant_id,
@@ -121,6 +122,9 @@ class HoldGate:
             ceiling_nano=ceiling,
             expires_at_us=expires_at_us,
         )
+        if reach is not None and MAX_ENERGY not in admitted.parameters:
+            self._keep(admitted.id, reach)
+        return hold
 
     def reach(self, connection: Connection, request_ids: Collection[str]) -> dict[str, int]:
         """Up to how many output tokens each hold covers, whatever they turn out to be.
@@ -209,6 +213,10 @@ class HoldGate:
         if known is None:
             known = self._versions[version_id] = catalogue.version(connection, version_id)
         return known
+
+
+def _worst(tariff: TariffVersion, admitted: AdmittedRequest, tokens: int, review: bool) -> int:
+    return worst_case(tariff.document, admitted.input_tokens, tokens, review=review)
 
 
 def _max_energy_uj(parameters: str) -> int | None:

@@ -219,12 +219,14 @@ def _green(
 
 def _parameter(name: str, value: Any, salt: str | None) -> Any:
     """A flag or a number as it stands; what may be content by its JSON's hash."""
+    if value is None or isinstance(value, int):  # most are; a flag is one, too
+        return value
+    if isinstance(value, float):
+        return plain(Decimal(repr(value)))
     if is_content(name, value):
         text = json.dumps(value, sort_keys=True, separators=(",", ":"))
         return {"sha256": content_hash.of_text(salt, text)}
-    if isinstance(value, float):
-        return plain(Decimal(repr(value)))
-    return value if isinstance(value, bool | int) else None
+    return None
 
 
 def _units(summary: RequestSummary) -> dict[str, Any]:

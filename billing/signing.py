@@ -32,6 +32,7 @@ from metering import clock
 ALGORITHM = "Ed25519"
 EXACT_INTEGER_MAX = 2**53 - 1  # RFC 8785 knows no larger ones
 _SORTED = msgspec.json.Encoder(order="sorted")
+_GROUPS = (dict, list, tuple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,19 +136,23 @@ def canonical_bytes(document: Mapping[str, Any]) -> bytes:
 
 def _is_plain(document: Mapping[str, Any]) -> bool:
     """Whether it holds neither floats, nor larger integers, nor names beyond ASCII."""
-    left: list[Any] = [document]
+    left: list[Any] = [[document]]  # what still has members to look at
     while left:
-        value = left.pop()
-        if isinstance(value, str) or value is None:
-            continue
-        if isinstance(value, dict):
-            if not "".join(value).isascii():
+        group = left.pop()
+        if isinstance(group, dict):
+            if not "".join(group).isascii():
                 return False
-            left.extend(value.values())
-        elif isinstance(value, list | tuple):
-            left.extend(value)
-        elif not isinstance(value, int) or abs(value) > EXACT_INTEGER_MAX:
-            return False
+            group = group.values()
+        for value in group:
+            if value is None or isinstance(value, str):
+                continue
+            if isinstance(value, int):
+                if abs(value) > EXACT_INTEGER_MAX:
+                    return False
+            elif isinstance(value, _GROUPS):
+                left.append(value)
+            else:
+                return False
     return True
 
 

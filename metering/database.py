@@ -2,8 +2,8 @@
 
 Writers open `transaction`, readers `snapshot`; nothing below the caller commits. SQLite writers
 take the write lock at BEGIN, because a deferred transaction that upgrades fails at once with
-SQLITE_BUSY however long the busy timeout is. Those of one process wait for each other's lock, which
-wakes them at once: SQLite would have them sleep, and look again.
+SQLITE_BUSY however long the busy timeout is. Those of one process take turns with one connection:
+a lock wakes them at once, where SQLite would have them sleep, and look again.
 
 A connection to PostgreSQL that breaks while it commits leaves open whether it did, and whoever
 wrote it again would write it twice. So the server is asked, and nobody above has to know.
@@ -15,9 +15,8 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
@@ -25,9 +24,6 @@ from sqlalchemy.exc import DBAPIError
 BUSY_TIMEOUT_MS = 10_000
 ASKED_S = 5.0  # for how long a server that lost a commit's answer is asked what became of it
 ASK_AGAIN_S = 0.05
-
-_locks: WeakKeyDictionary[Engine, threading.Lock] = WeakKeyDictionary()
-_creating = threading.Lock()
 
 
 def open_database(url: str) -> Engine:
@@ -38,8 +34,11 @@ def open_database(url: str) -> Engine:
         hide_parameters=True,  # prompts and hashes are nothing for an error log
     )
     if database.dialect.name == "sqlite":
+        writer = _Writer()
+        database.update_execution_options(dflash_writer=writer)
         event.listen(database, "connect", _configure_sqlite)
         event.listen(database, "begin", _begin_sqlite)
+        event.listen(database, "engine_disposed", writer.close)
     return database
 
 
@@ -51,7 +50,7 @@ def transaction(database: Engine, *, durable: bool = True) -> Iterator[Connectio
     for good as soon as any later one waits; should the machine fail before, it never was. That is
     for SQLite alone: a server may fail without us, and we would go on from what it has forgotten.
     """
-    with _turn(database), database.connect() as connection:
+    with _connection(database) as connection:
         writer = connection.execution_options(dflash_write=True, dflash_durable=durable)
         number, is_written = None, False
         try:
@@ -113,20 +112,50 @@ def _is_committed(database: Engine, number: str) -> bool:
     return False
 
 
-@contextmanager
-def _turn(database: Engine) -> Iterator[None]:
-    """One writer at a time, where the database takes one only. Who waits too long tries at once."""
-    if database.dialect.name != "sqlite":
-        yield
-        return
-    with _creating:
-        lock = _locks.setdefault(database, threading.Lock())
-    has_turn = lock.acquire(timeout=BUSY_TIMEOUT_MS / 1000)
-    try:
-        yield
-    finally:
-        if has_turn:
-            lock.release()
+def _connection(database: Engine) -> AbstractContextManager[Connection]:
+    """One to write by: of several, or the only one where the database takes one writer."""
+    writer: _Writer | None = database.get_execution_options().get("dflash_writer")
+    return database.connect() if writer is None else writer.turn(database)
+
+
+class _Writer:
+    """The one connection by which a process writes to an SQLite file, and whose turn it is.
+
+    It is kept, because what another has read of the file is outdated by every writer but itself,
+    and because opening it anew takes longer than a commit.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: Connection | None = None
+
+    @contextmanager
+    def turn(self, database: Engine) -> Iterator[Connection]:
+        """The connection, to one at a time. Who waits too long tries at once, by another."""
+        if not self._lock.acquire(timeout=BUSY_TIMEOUT_MS / 1000):
+            with database.connect() as connection:
+                yield connection
+            return
+        try:
+            if self._kept is None:
+                self._kept = database.connect()
+                self._kept.detach()  # from its pool, so that closing it closes the file
+            yield self._kept
+        except DBAPIError:
+            self._drop()  # whatever has become of it
+            raise
+        finally:
+            self._lock.release()
+
+    def close(self, _database: Engine) -> None:
+        """Close the file until somebody writes again; waits for whoever does."""
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
 
 
 def _configure_sqlite(dbapi_connection: Any, _record: Any) -> None:

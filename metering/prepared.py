@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter, methodcaller
+from functools import partial
+from operator import attrgetter, itemgetter, methodcaller
 from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Delete, Dialect, Insert, Select, Update
@@ -29,13 +30,12 @@ class _Text:
 
     sql: str
     fixed: dict[str, Any]  # what the statement says itself
-    order: list[str] | None  # of its parameters; null where the driver takes them by name
+    picked: Callable[[Values], Any]  # parameters as the driver takes them, by name or in order
     read: Callable[[Sequence[Any]], Any]  # a row as a named tuple
 
-    def arguments(self, values: Values) -> dict[str, Any] | list[Any]:
+    def arguments(self, values: Values) -> Any:
         """All parameters as the driver takes them; raises KeyError for one that is missing."""
-        every = {**self.fixed, **values}
-        return every if self.order is None else [every[name] for name in self.order]
+        return self.picked({**self.fixed, **values} if self.fixed else values)
 
 
 class Prepared:
@@ -56,22 +56,24 @@ class Prepared:
     def run(self, connection: Connection, values: Values) -> int:
         """Execute it; the number of rows that it changed."""
         text, values = self._text(connection, values)
-        return int(_execute(connection, text, values, _CHANGED))
+        return int(_execute(connection, text.sql, text.arguments(values), _CHANGED))
 
     def run_each(self, connection: Connection, rows: Sequence[Values]) -> int:
         """Execute it for every one of these, which is one at least; what they changed in all."""
         text, _ = self._text(connection, rows[0])
-        return int(_execute(connection, text, rows, _CHANGED))
+        arguments = [text.arguments(row) for row in rows]
+        return int(_execute(connection, text.sql, arguments, _CHANGED, is_each=True))
 
     def rows(self, connection: Connection, values: Values) -> list[Any]:
         """Every row that it finds, as named tuples."""
         text, values = self._text(connection, values)
-        return [text.read(row) for row in _execute(connection, text, values, _ROWS)]
+        found = _execute(connection, text.sql, text.arguments(values), _ROWS)
+        return [text.read(row) for row in found]
 
     def row(self, connection: Connection, values: Values) -> Any | None:
         """The first row that it finds, as a named tuple, or null."""
         text, values = self._text(connection, values)
-        found = _execute(connection, text, values, _ROW)
+        found = _execute(connection, text.sql, text.arguments(values), _ROW)
         return None if found is None else text.read(found)
 
     def one(self, connection: Connection, values: Values) -> Any:
@@ -112,8 +114,17 @@ class Prepared:
         if unknown := set(names) - state.parameters.keys():
             raise ArgumentError(f"no parameter or column of the statement: {sorted(unknown)}")
         fixed = {name: each for name, each in state.parameters.items() if name not in names}
-        order = None if state.positiontup is None else list(state.positiontup)
-        return _Text(state.statement, fixed, order, _reader(statement, dialect))
+        picked = _picking(state.positiontup)
+        return _Text(state.statement, fixed, picked, _reader(statement, dialect))
+
+
+def _picking(order: Sequence[str] | None) -> Callable[[Values], Any]:
+    """What puts parameters in order; as they are where the driver takes them by name."""
+    if order is None:
+        return dict
+    if len(order) > 1:
+        return itemgetter(*order)
+    return lambda values: tuple([values[name] for name in order])
 
 
 def _spread(values: Values, listed: str) -> tuple[Values, int]:
@@ -121,9 +132,9 @@ def _spread(values: Values, listed: str) -> tuple[Values, int]:
 
     As many as a power of two, the last one repeated: not each length need be a text of its own.
     """
-    members = values[listed] or [None]  # which nothing is equal to
+    spread = dict(values)
+    members = spread.pop(listed) or [None]  # which nothing is equal to
     count = 1 << (len(members) - 1).bit_length()
-    spread = {name: value for name, value in values.items() if name != listed}
     for place in range(count):
         spread[f"{listed}_{place + 1}"] = members[min(place, len(members) - 1)]
     return spread, count
@@ -138,39 +149,43 @@ def _reader(statement: Statement, dialect: Dialect) -> Callable[[Sequence[Any]],
         for place, column in enumerate(columns)
         if (convert := column.type.dialect_impl(dialect).result_processor(dialect, None))
     ]
+    make: Callable[[Sequence[Any]], Any] = partial(tuple.__new__, row)  # `_make`, without a check
     if not converted:
-        make: Callable[[Sequence[Any]], Any] = row._make
         return make
 
     def read(stored: Sequence[Any]) -> Any:
         values = list(stored)
         for place, convert in converted:
             values[place] = convert(values[place])
-        return row._make(values)
+        return make(values)
 
     return read
 
 
 def _execute(
     connection: Connection,
-    text: _Text,
-    values: Values | Sequence[Values],
+    sql: str,
+    arguments: Any,
     result: Callable[[Any], Any],
+    *,
+    is_each: bool = False,
 ) -> Any:
     if not connection.in_transaction():
         connection.begin()
-    dbapi = connection.dialect.loaded_dbapi
     try:
-        cursor: Any = connection.connection.cursor()
+        driver: Any = connection.connection.dbapi_connection
+        cursor = driver.cursor()
         try:
-            if isinstance(values, Mapping):
-                cursor.execute(text.sql, text.arguments(values))
+            if is_each:
+                cursor.executemany(sql, arguments)
             else:
-                cursor.executemany(text.sql, [text.arguments(each) for each in values])
+                cursor.execute(sql, arguments)
             return result(cursor)
         finally:
             cursor.close()
-    except dbapi.Error as error:
+    except connection.dialect.loaded_dbapi.Error as error:
+        dialect = connection.dialect
+        known = dialect.loaded_dbapi.Error
         raise DBAPIError.instance(
-            text.sql, None, error, dbapi.Error, hide_parameters=True, dialect=connection.dialect
+            sql, None, error, known, hide_parameters=True, dialect=dialect
         ) from error

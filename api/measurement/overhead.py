@@ -8,6 +8,7 @@ of its own, so that no cache knows its prompts.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import statistics
@@ -91,6 +92,7 @@ def measure(
             house = _House(settings, database, engine, switch, Path(folder), max_tokens)
             house.run_bare(asked[:1], 1)  # neither arm pays for what only the first run does
             house.run_metered(asked[:1], 1)
+            gc.freeze()  # as a gateway does: no run is to pay for walking what was loaded
             bare: list[Run] = []
             metered: list[Run] = []
             for number in range(pairs):
@@ -101,6 +103,7 @@ def measure(
                 for turn in turns if number % 2 == 0 else turns[::-1]:
                     turn()
         finally:
+            gc.unfreeze()
             engine.close()
             database.dispose()
     return _figures(bare, metered, concurrency=concurrency, requests=len(asked))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, case, select
 
@@ -48,8 +49,7 @@ NEVER_NEGATIVE = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(NamedTuple):
     """One account. A null tenant is the operator's own; what is due to a reviewer is by reviewer.
 
     Whatever a settlement touches is kept per tenant, earnings too: one row that every request of

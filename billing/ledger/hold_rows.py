@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from sqlalchemy import Connection, bindparam, select
@@ -65,4 +65,15 @@ _HOLD = Prepared(
 def find(connection: Connection, request_id: str) -> Hold | None:
     """The request's hold, or null."""
     row = _HOLD.row(connection, {"request_id": request_id})
-    return None if row is None else replace(Hold(*row), state=HoldState(row.state))
+    if row is None:
+        return None
+    return Hold(
+        row.request_id,
+        row.tenant_id,
+        row.currency,
+        row.amount_nano,
+        row.ceiling_nano,
+        row.posted_nano,
+        HoldState(row.state),
+        row.expires_at_us,
+    )

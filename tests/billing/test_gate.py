@@ -16,7 +16,7 @@ from billing.errors import CostCeilingTooLow, HoldConflict, InsufficientCredit
 from billing.gate import HoldGate
 from billing.ledger import holds
 from billing.money import format_nano
-from billing.quotes import worst_case
+from billing.quotes import if_stopped, worst_case
 from metering.database import transaction
 from metering.events import EndedBy, RequestSummary
 from metering.protocols import Cover
@@ -200,13 +200,27 @@ def test_energy_that_settles_late_is_covered_already(connection: Connection) -> 
     assert held(connection) >= INPUT + 9 * TOKEN
 
 
-def test_how_far_a_first_hold_reaches_is_known_once_it_was_asked_for(
+def test_how_far_a_first_hold_reaches_is_known_from_its_placement(connection: Connection) -> None:
+    gate = admitted(connection)
+    assert gate.reach(connection, ["req_1", "req_2"]) == {"req_1": 8}
+    dearest = stopped(unit(8, "fragment"))
+    assert if_stopped(TERMS, dearest, review=False) <= held(connection), "and it covers as much"
+
+
+def test_how_far_a_hold_at_its_max_cost_reaches_is_known_once_it_was_asked_for(
     connection: Connection,
 ) -> None:
-    gate = admitted(connection)
+    gate = admitted(connection, max_cost_nano=INPUT + 8 * TOKEN - 1)
     assert gate.reach(connection, ["req_1"]) == {}
     assert gate.cover(connection, stopped(unit(1, "fragment"))) is Cover.COVERED
-    assert gate.reach(connection, ["req_1", "req_2"]) == {"req_1": 8}
+    assert gate.reach(connection, ["req_1"]) == {"req_1": 7}
+
+
+def test_a_max_cost_that_the_first_hold_does_not_meet_changes_nothing_of_its_reach(
+    connection: Connection,
+) -> None:
+    gate = admitted(connection, max_cost_nano=INPUT + 8 * TOKEN)
+    assert gate.reach(connection, ["req_1"]) == {"req_1": 8}
 
 
 def test_a_hold_that_was_raised_reaches_further(connection: Connection) -> None:
@@ -240,6 +254,7 @@ def test_an_expired_hold_and_a_late_opt_in_reach_nowhere(connection: Connection)
 
 def test_a_test_mode_request_reaches_its_end(connection: Connection) -> None:
     gate = admitted(connection, credit=0, test_mode=True, max_tokens=90)
+    assert gate.reach(connection, ["req_1"]) == {"req_1": 90}
     assert gate.cover(connection, stopped(unit(1))) is Cover.COVERED
     assert gate.reach(connection, ["req_1"]) == {"req_1": 90}
 
@@ -249,6 +264,7 @@ def test_a_request_ends_once_it_has_taken_its_max_joules(
     connection: Connection, test_mode: bool
 ) -> None:
     gate = admitted(connection, test_mode=test_mode, parameters={MAX_ENERGY: 500_000})
+    assert gate.reach(connection, ["req_1"]) == {}, "from the first block on"
     unknown = stopped(unit(1), energy=energy(uj=None))
     assert gate.cover(connection, unknown) is Cover.COVERED
     below = stopped(unit(2), energy=energy(uj=499_999))

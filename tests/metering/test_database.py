@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -88,6 +90,64 @@ def test_an_error_of_the_writer_is_never_taken_for_one_of_the_commit(database: E
     with pytest.raises(DBAPIError), transaction(database) as connection:
         count(connection)
     assert counted(database) == 1
+
+
+def opened(database: Engine) -> Any:
+    """What a transaction of this moment is written by."""
+    with transaction(database) as connection:
+        return connection.connection.dbapi_connection
+
+
+def test_writers_of_one_sqlite_file_take_turns_with_one_connection(
+    sqlite_database: Engine,
+) -> None:
+    first = opened(sqlite_database)
+    with snapshot(sqlite_database) as reader:
+        assert reader.connection.dbapi_connection is not first
+        assert opened(sqlite_database) is first
+    with suppress(ZeroDivisionError), transaction(sqlite_database) as connection:
+        count(connection)
+        raise ZeroDivisionError
+    assert counted(sqlite_database) == 0
+    assert opened(sqlite_database) is first, "one that was rolled back is as good as before"
+
+
+def test_a_connection_that_failed_is_not_written_by_again(sqlite_database: Engine) -> None:
+    opened(sqlite_database).close()
+    with pytest.raises(DBAPIError):
+        opened(sqlite_database)
+    with transaction(sqlite_database) as connection:
+        count(connection)
+    assert counted(sqlite_database) == 1
+
+
+def test_who_waits_too_long_for_a_turn_is_told_and_hangs_nowhere(
+    sqlite_database: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "BUSY_TIMEOUT_MS", 10)
+    with transaction(sqlite_database) as connection:
+        count(connection)
+        with pytest.raises(DBAPIError, match="locked"):
+            opened(sqlite_database)
+    assert counted(sqlite_database) == 1
+    with transaction(sqlite_database) as connection:
+        connection.execute(engine_counters.delete())
+    assert counted(sqlite_database) == 0
+
+
+def test_a_file_that_is_let_go_of_is_closed_and_opened_again_when_it_is_asked_for(
+    sqlite_database: Engine,
+) -> None:
+    log = Path(f"{sqlite_database.url.database}-wal")
+    with transaction(sqlite_database) as connection:
+        count(connection)
+    assert log.exists()
+    sqlite_database.dispose()
+    assert not log.exists(), "whoever closes it last takes its log away"
+    assert counted(sqlite_database) == 1
+    with transaction(sqlite_database) as connection:
+        connection.execute(engine_counters.delete())
+    assert counted(sqlite_database) == 0
 
 
 def waits_for_disk(connection: Connection) -> bool:

@@ -75,10 +75,10 @@ def failing_inserts(table: str, times: int) -> Iterator[None]:
 
     execute = prepared._execute
 
-    def fail(connection: Connection, text: Any, *rest: Any) -> Any:
-        if text.sql.startswith(f"INSERT INTO {table}") and next(left) > 0:
-            raise OperationalError(text.sql, None, Exception("disk full"))
-        return execute(connection, text, *rest)
+    def fail(connection: Connection, sql: str, *rest: Any, **how: bool) -> Any:
+        if sql.startswith(f"INSERT INTO {table}") and next(left) > 0:
+            raise OperationalError(sql, None, Exception("disk full"))
+        return execute(connection, sql, *rest, **how)
 
     with patch.object(prepared, "_execute", fail):
         yield
