@@ -129,3 +129,22 @@ def drop_row(context: CliContext, seq: int) -> None:
             raise click.ClickException(f"{seq} was not refused")
         context.record(connection, action="payments.dropped", subject=str(seq))
     click.echo(f"{seq} is told no more")
+
+
+@payments.command("book")
+@click.argument("kind", type=click.Choice(["payment", "invoice", "refund", "dispute"]))
+@click.argument("provider_id", type=Word(r"[!-~]{1,255}", "1 to 255 letters and signs"))
+@click.pass_obj
+def book_object(context: CliContext, kind: str, provider_id: str) -> None:
+    """Take in what moved at the provider and is not in our books; again, it changes nothing."""
+    from billing.payments import booking
+
+    provider = _provider(context)
+    with context.database() as database:
+        effect = booking.looked_up(database, provider, kind, provider_id)
+    with context.transaction() as connection:
+        outcome = effect(connection)
+        context.record(
+            connection, action="payments.booked", subject=provider_id, kind=kind, outcome=outcome
+        )
+    click.echo(f"{provider_id}: {outcome}")

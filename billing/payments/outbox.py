@@ -4,6 +4,8 @@ A row's idempotency key is made of what it is about and its generation, never of
 answer that did not come is asked for again under the same key while the provider still knows it
 (24 hours); after that, and after a fault that the provider keeps under the key, the object is
 looked up first, and only where there is none the row goes out again, under the next generation.
+So is what has waited for as long without being tried: this database may be a restored backup of
+one that tried it.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class Row:
     body: dict[str, Any]
     generation: int
     attempts: int
-    first_tried_at_us: int | None
+    since_us: int  # nobody told it before
     look_first: bool
 
     @property
@@ -201,8 +203,9 @@ def _next(database: Engine, tenant_id: str | None, blocked: set[str]) -> Row | N
         if found is None:
             return None
         body = _resolved(connection, json.loads(found.body))
-    tried = found.first_tried_at_us
-    stale = tried is not None and clock.now_us() - tried >= WINDOW_US
+    since = _since(found.action, found.created_at_us, body)
+    tried = since if found.first_tried_at_us is None else found.first_tried_at_us
+    stale = clock.now_us() - tried >= WINDOW_US
     faulted = (found.error or "").startswith("faulted")
     return Row(
         found.seq,
@@ -212,9 +215,16 @@ def _next(database: Engine, tenant_id: str | None, blocked: set[str]) -> Row | N
         body,
         found.generation,
         found.attempts,
-        tried,
+        since,
         stale or faulted,
     )
+
+
+def _since(action: str, created_at_us: int, body: Mapping[str, Any]) -> int:
+    """Since when this can have been told, by this database or by one that it is a backup of."""
+    # An hour of a meter is the same whoever counts it, so that it may have been told before it was
+    # queued here.
+    return int(body["at_s"]) * SECOND_US if action == "meter" else created_at_us
 
 
 def _resolved(connection: Connection, body: dict[str, Any]) -> dict[str, Any]:
@@ -241,7 +251,7 @@ def _send(database: Engine, provider: Provider, row: Row) -> bool:
         )
     try:
         if row.look_first:
-            found = provider.find(row.action, row.subject, row.body, row.first_tried_at_us or now)
+            found = provider.find(row.action, row.subject, row.body, row.since_us)
             if found is None:
                 return _send(database, provider, _anew(database, row))
         else:
@@ -276,7 +286,7 @@ def _anew(database: Engine, row: Row) -> Row:
             .where(payment_outbox.c.seq == row.seq)
             .values(generation=generation, first_tried_at_us=None, error=None)
         )
-    return replace(row, generation=generation, first_tried_at_us=None, look_first=False)
+    return replace(row, generation=generation, look_first=False)
 
 
 def _later(database: Engine, row: Row, kind: str, error: Exception) -> None:

@@ -57,14 +57,14 @@ class Store:
             raise Rejection(404, "invalid_request_error", f"No such {kind}: '{object_id}'")
         return found
 
-    def list(self, kind: str, **wanted: Any) -> dict[str, Any]:
-        data = [
+    def all(self, kind: str, **wanted: Any) -> list[dict[str, Any]]:
+        """Every object of a kind that has these fields, newest first."""
+        return [
             each
-            for each in self.objects.values()
+            for each in reversed(self.objects.values())
             if each["object"] == kind
-            and all(each.get(name) == value for name, value in wanted.items() if value)
+            and all(each.get(name) == value for name, value in wanted.items())
         ]
-        return {"object": "list", "data": data[::-1], "has_more": False, "url": "/v1/list"}
 
     def emit(self, kind: str, about: dict[str, Any]) -> None:
         number = next(self.numbers)
@@ -134,7 +134,14 @@ class Invoices(Store):
         """An object as it is answered: what it has of others only where that was asked for."""
         if not with_payments:
             return found
-        return found | {"payments": self.list("invoice_payment", invoice=found["id"])}
+        paid = self.all("invoice_payment", invoice=found["id"])
+        payments = {
+            "object": "list",
+            "data": paid,
+            "has_more": False,
+            "url": "/v1/invoice_payments",
+        }
+        return found | {"payments": payments}
 
     def finalize(self, invoice: dict[str, Any], _params: dict[str, Any]) -> dict[str, Any]:
         if invoice["status"] != "draft":
