@@ -22,7 +22,7 @@ from billing.money import format_nano
 from billing.notices import NoticeType
 from billing.payments import collection, outbox
 from billing.payments.provider import Provider, asking
-from billing.payments.tables import payment_accounts, payment_outbox, top_ups
+from billing.payments.tables import payment_outbox, top_ups
 from billing.tables import transfers
 from metering import clock
 from metering.database import transaction
@@ -141,11 +141,7 @@ def failed(connection: Connection, top_up_id: str) -> bool:
         .values(state="failed")
     )
     if found.kind == "recharge" and changed.rowcount:
-        connection.execute(
-            update(payment_accounts)
-            .where(payment_accounts.c.tenant_id == found.tenant_id)
-            .values(recharge_failed=True)
-        )
+        collection.stop_recharging(connection, found.tenant_id)
     return bool(changed.rowcount)
 
 

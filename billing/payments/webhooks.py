@@ -11,7 +11,7 @@ same: the provider would send it for three days, and then to nobody. The compari
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, Engine, select
@@ -236,6 +236,7 @@ class _Paid:
     intent_id: str | None
     invoice: InvoiceState | None
     settle: Effect
+    is_disputed: bool = False
 
     def move_back(
         self, connection: Connection, cause: str, amount: int, restored: str | None
@@ -261,7 +262,9 @@ class _Paid:
         if top_up is None:
             return outcome
         known = top_ups.require(connection, top_up)
-        top_ups.move_back(connection, known, cause, amount, lossy=True)
+        taken = top_ups.move_back(connection, known, cause, amount, lossy=True)
+        if taken and self.is_disputed:
+            collection.stop_recharging(connection, known.tenant_id)
         if restored is not None:
             top_ups.restore(connection, known, cause, restored)
         return None
@@ -270,7 +273,7 @@ class _Paid:
 def _dispute(_database: Engine, provider: Provider, provider_id: str) -> Effect:
     """Money is taken when a dispute opens, and comes back when it is won."""
     found = provider.dispute(provider_id)
-    about = _paid_with(provider, found.intent_id)
+    about = replace(_paid_with(provider, found.intent_id), is_disputed=True)
     cause = dispute_cause(found)
     restored = f"{cause}/won" if found.status == "won" else None
 

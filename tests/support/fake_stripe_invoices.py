@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 DAY_S = 86_400
+ITEMS_MAX = 250
 
 
 class Rejection(Exception):
@@ -114,6 +115,8 @@ class Invoices(Store):
         invoice = self.get(params["invoice"], "invoice")
         if invoice["status"] != "draft":
             raise invalid("You can only add items to a draft invoice")
+        if len(self.all("invoiceitem", invoice=invoice["id"])) == ITEMS_MAX:
+            raise invalid(f"An invoice has at most {ITEMS_MAX} items")
         if invoice["customer"] != customer["id"] or invoice["currency"] != params["currency"]:
             raise invalid("The item does not fit the invoice")
         amount = int(params["amount"])
