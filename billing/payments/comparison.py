@@ -138,9 +138,7 @@ def _compare(
         if not within(top_up.created_us):
             continue
         if after.top_ups.get(top_up.id) == top_up:
-            payment = assigned.received.get(top_up.id)
-            received = 0 if payment is None else payment.received_minor
-            _compare_top_up(tenant_id, top_up, received, found)
+            _compare_top_up(tenant_id, top_up, assigned.received.get(top_up.id), found)
         else:
             found.counts.changed += 1
     strays = [each for each in assigned.strays if within(each.created_us)]
@@ -195,11 +193,15 @@ def _compare_invoice(
         found.sums[tenant_id, ours.period] = (due + ours.due_minor, there)
 
 
-def _compare_top_up(tenant_id: str, ours: _TopUp, there: int, found: Comparison) -> None:
+def _compare_top_up(
+    tenant_id: str, ours: _TopUp, theirs: PaymentState | None, found: Comparison
+) -> None:
     found.counts.top_ups += 1
     here = ours.amount_minor if ours.state == "paid" else 0
+    there = 0 if theirs is None else theirs.received_minor
     if here != there:
-        check, subject = "credit bought = provider's payment", f"{tenant_id} {ours.id}"
+        subject = f"{tenant_id} {ours.id}" + ("" if theirs is None else f" {theirs.id}")
+        check = "credit bought = provider's payment"
         found.differences.append(Difference(check, subject, str(there), str(here)))
 
 

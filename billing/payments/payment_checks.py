@@ -93,7 +93,7 @@ def check_strays(
     for each in strays:
         given_back = sum(_taken(back) or 0 for back in listed.reversals.get(each.id, ()))
         kept = each.received_minor - given_back
-        if kept > 0:
+        if kept:
             is_second = each.subject in intents
             check = "a top-up is paid once" if is_second else "the provider's payment is ours"
             yield Difference(check, f"{tenant_id} {each.subject} {each.id}", str(kept), "0")
