@@ -84,7 +84,7 @@ def collect(connection: Connection, invoice_id: str) -> bool:
             "description": f"{wording.title(found)}, {wording.period(found)}",
         },
     )
-    for number, (description, amount) in enumerate(_items(found)):
+    for number, (description, amount) in enumerate(items(found)):
         queue(
             connection,
             row.tenant_id,
@@ -186,17 +186,17 @@ def stop_recharging(connection: Connection, tenant_id: str) -> None:
     )
 
 
-def _items(invoice: Invoice) -> list[tuple[str, int]]:
+def items(invoice: Invoice) -> list[tuple[str, int]]:
     """The lines that the provider's invoice shows: they add up to what is due.
 
     What it has no room for is one line.
     """
-    items = [
+    found = [
         (wording.description(line, invoice), line.amount_minor)
         for line in invoice.lines
         if line.amount_minor
     ]
-    if len(items) <= ITEMS_MAX:
-        return items
-    shown, rest = items[: ITEMS_MAX - 1], items[ITEMS_MAX - 1 :]
+    if len(found) <= ITEMS_MAX:
+        return found
+    shown, rest = found[: ITEMS_MAX - 1], found[ITEMS_MAX - 1 :]
     return [*shown, (f"{len(rest)} further lines", sum(amount for _, amount in rest))]

@@ -227,6 +227,25 @@ def test_refunds_and_disputes_that_are_forgotten_are_named_and_booked(
     assert credit(month) == before
 
 
+def test_a_refund_that_is_asked_for_again_is_made_once(
+    month: Month, stripe: StripeProcess, back_up: BackUp, hours: int
+) -> None:
+    top_up, _ = bought(month, stripe)
+    deliver(month, stripe)
+    backup = back_up()
+    for is_again in (False, True):
+        with transaction(month.database) as connection:
+            top_ups.refund(connection, top_up, 700, "ticket-1")
+        push(month, stripe)
+        assert stripe.one("refund")["amount"] == 700
+        if not is_again:
+            backup.restore()
+            pass_by(month, stripe, hours)
+    deliver(month, stripe)
+    assert credit(month) == 1300
+    assert compared(month, stripe).differences == []
+
+
 def test_an_invoice_that_is_forgotten_is_named_with_whatever_customer_has_it(
     month: Month, stripe: StripeProcess, back_up: BackUp
 ) -> None:
