@@ -127,7 +127,13 @@ def _compare(
         found.differences.append(
             Difference("the provider takes what it is told", f"{tenant_id} {what}", "sent", why)
         )
-    _compare_invoices(tenant_id, before, after, their_invoices, found)
+    _name_forgotten(tenant_id, after, their_invoices, listed, found)
+    for invoice in before.invoices.values():
+        if after.invoices.get(invoice.id) == invoice:
+            theirs = [each for each in their_invoices if each.subject == invoice.id]
+            _compare_invoice(tenant_id, invoice, theirs, found)
+        else:
+            found.counts.changed += 1
 
     def within(moment_us: int) -> bool:
         return period is None or containing(moment_us, before.zone).label == period
@@ -152,21 +158,23 @@ def _compare(
     found.differences += payment_checks.check_reversals(database, provider, tenant_id, reversals)
 
 
-def _compare_invoices(
-    tenant_id: str, before: _Ours, after: _Ours, theirs: Sequence[InvoiceState], found: Comparison
+def _name_forgotten(
+    tenant_id: str,
+    ours: _Ours,
+    theirs: Sequence[InvoiceState],
+    listed: Listing,
+    found: Comparison,
 ) -> None:
+    """Name every invoice of our mark that is none here and asks for money, or keeps some."""
     for state in theirs:
-        if state.subject is not None and state.subject not in after.known:
+        if state.subject is None or state.subject in ours.known:
+            continue
+        is_settled = state.status in ("paid", "void")
+        if not is_settled or payment_checks.kept(state.paid_minor, state.intents, listed):
             subject = f"{tenant_id} {state.subject}"
             found.differences.append(
                 Difference("the provider's invoice is ours", subject, state.provider_id, "none")
             )
-    for invoice in before.invoices.values():
-        if after.invoices.get(invoice.id) == invoice:
-            listed = [each for each in theirs if each.subject == invoice.id]
-            _compare_invoice(tenant_id, invoice, listed, found)
-        else:
-            found.counts.changed += 1
 
 
 def _theirs(

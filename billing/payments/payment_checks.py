@@ -83,6 +83,12 @@ def assigned(intents: Mapping[str, str | None], theirs: Iterable[PaymentState]) 
     return Assigned(received, strays)
 
 
+def kept(received_minor: int, intents: Iterable[str], listed: Listing) -> int:
+    """What is left of payments, less what refunds and disputes took of them."""
+    backs = (back for intent in intents for back in listed.reversals.get(intent, ()))
+    return received_minor - sum(_taken(back) or 0 for back in backs)
+
+
 def check_strays(
     tenant_id: str,
     intents: Mapping[str, str | None],
@@ -91,12 +97,10 @@ def check_strays(
 ) -> Iterator[Difference]:
     """Every payment that nothing here stands for, unless all of it was given back."""
     for each in strays:
-        given_back = sum(_taken(back) or 0 for back in listed.reversals.get(each.id, ()))
-        kept = each.received_minor - given_back
-        if kept:
+        if left := kept(each.received_minor, [each.id], listed):
             is_second = each.subject in intents
             check = "a top-up is paid once" if is_second else "the provider's payment is ours"
-            yield Difference(check, f"{tenant_id} {each.subject} {each.id}", str(kept), "0")
+            yield Difference(check, f"{tenant_id} {each.subject} {each.id}", str(left), "0")
 
 
 def check_reversals(

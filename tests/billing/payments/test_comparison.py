@@ -196,16 +196,19 @@ def test_a_reversal_that_changes_while_stripe_is_asked_is_asked_for_again(
 ) -> None:
     _, theirs = pushed(month, stripe)
     intent = paid_with(month, stripe, "top-up", theirs)
+    refund = stripe.act("refund", payment_intent=intent, amount=150)
     dispute = stripe.act("dispute", intent=intent)
     deliver(month, stripe)
 
     class Meanwhile:
-        """A provider at which the dispute is won, and says so, once the disputes are listed."""
+        """A provider at which the dispute is won and the refund fails, once both are listed."""
 
         def disputes(self) -> Any:
             found = stripe.provider.disputes()
             stripe.act("end_dispute", dispute=dispute, status="won")
+            stripe.act("change", id=refund, fields={"status": "failed"})
             deliver(month, stripe)
+            book(month, stripe, "refund", refund)
             return found
 
         def __getattr__(self, name: str) -> Any:

@@ -260,7 +260,29 @@ def test_an_invoice_that_is_forgotten_is_named_with_whatever_customer_has_it(
     assert set(deliver(month, stripe)) == {"ours, and not known here"}
     # A customer made anew, as after a day and under another name, is not the only one looked at.
     stripe.provider.do("customer", "ten_1", {"name": "A", "email": "a@a.example"}, "another key")
-    assert named(compared(month, stripe)) == named(found)
+    assert named(compared(month, stripe)) == {"the provider's payment is ours"}
+
+
+def test_an_invoice_that_is_forgotten_is_named_until_it_asks_for_nothing_and_keeps_nothing(
+    month: Month, stripe: StripeProcess, back_up: BackUp
+) -> None:
+    backup = back_up()
+    _, theirs = pushed(month, stripe)
+    backup.restore()
+
+    def is_named(**fields: str) -> bool:
+        stripe.act("change", id=theirs, fields=fields)
+        return named(compared(month, stripe)) == {"the provider's invoice is ours"}
+
+    statuses = ("draft", "open", "uncollectible", "void")
+    assert [is_named(status=each) for each in statuses] == [True, True, True, False]
+    stripe.act("change", id=theirs, fields={"status": "open"})
+    intent = stripe.act("pay", invoice=theirs)
+    assert is_named()
+    stripe.act("refund", payment_intent=intent, amount=399)
+    assert is_named()
+    stripe.act("refund", payment_intent=intent, amount=1)
+    assert compared(month, stripe).differences == []
 
 
 def test_a_tenant_that_is_forgotten_is_named(
