@@ -137,10 +137,11 @@ def by_component(groups: Iterable[Group]) -> dict[str, Charged]:
     return totals
 
 
-def measured(connection: Connection, tenant_id: str, period: Period) -> dict[str, Decimal]:
-    """The period's quantities by measure: of requests that ran, test mode left out.
+def counted() -> tuple[ColumnElement[bool], ...]:
+    """Which requests count in prices of the month, of `request_summaries` joined with `requests`.
 
-    Requests that we ended without output are waived, and so count in no price of the month either.
+    Those that ran, test mode left out. Those that we ended without output are waived, and so count
+    in no price of the month either.
     """
     summary = request_summaries.c
     waived = (
@@ -152,6 +153,16 @@ def measured(connection: Connection, tenant_id: str, period: Period) -> dict[str
         )
         .exists()
     )
+    return (
+        summary.status != RequestStatus.REFUSED,
+        requests.c.test_mode.is_(False),
+        or_(summary.output_tokens > 0, ~waived),
+    )
+
+
+def measured(connection: Connection, tenant_id: str, period: Period) -> dict[str, Decimal]:
+    """The period's quantities by measure, of requests that count."""
+    summary = request_summaries.c
     shown = summary.energy_uj - summary.energy_uj % TENTH_UJ  # as each receipt floors it
 
     def total(column: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -177,9 +188,7 @@ def measured(connection: Connection, tenant_id: str, period: Period) -> dict[str
         .where(
             summary.tenant_id == tenant_id,
             _ended_in(period),
-            summary.status != RequestStatus.REFUSED,
-            requests.c.test_mode.is_(False),
-            or_(summary.output_tokens > 0, ~waived),
+            *counted(),
         )
     )
     count, *sums = (int(value) for value in connection.execute(query).one())

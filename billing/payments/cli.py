@@ -39,10 +39,14 @@ def enrol_tenant(context: CliContext, tenant_id: str, email: str) -> None:
 
     with context.transaction() as connection:
         currency = currency_of(connection, tenant_id)
-        if collection.enrol(connection, tenant_id, email, currency):
+        enrolled = collection.enrol(connection, tenant_id, email, currency)
+        if enrolled:
             context.record(
                 connection, action="payments.enrolled", subject=tenant_id, tenant_id=tenant_id
             )
+        known = collection.account(connection, tenant_id)
+    if not enrolled and known is not None and known.email != email:
+        raise click.ClickException(f"{tenant_id} pays through the provider already: {known.email}")
     click.echo(f"{tenant_id} pays through the provider")
 
 
@@ -56,7 +60,9 @@ def meter_tenant(context: CliContext, tenant_id: str, measure: str, event_name: 
     from billing.payments import meters
 
     with context.transaction() as connection:
-        if meters.begin(connection, tenant_id, measure, event_name):
+        begun = meters.begin(connection, tenant_id, measure, event_name)
+        known = meters.event_name(connection, tenant_id, measure)
+        if begun:
             context.record(
                 connection,
                 action="payments.metered",
@@ -64,6 +70,8 @@ def meter_tenant(context: CliContext, tenant_id: str, measure: str, event_name: 
                 tenant_id=tenant_id,
                 measure=measure,
             )
+    if known != event_name:
+        raise click.ClickException(f"{known} is told the {measure} of {tenant_id} already")
     click.echo(f"{event_name} is told the {measure} of {tenant_id}")
 
 
@@ -129,3 +137,22 @@ def drop_row(context: CliContext, seq: int) -> None:
             raise click.ClickException(f"{seq} was not refused")
         context.record(connection, action="payments.dropped", subject=str(seq))
     click.echo(f"{seq} is told no more")
+
+
+@payments.command("book")
+@click.argument("kind", type=click.Choice(["payment", "invoice", "refund", "dispute"]))
+@click.argument("provider_id", type=Word(r"[!-~]{1,255}", "1 to 255 letters and signs"))
+@click.pass_obj
+def book_object(context: CliContext, kind: str, provider_id: str) -> None:
+    """Take in what moved at the provider and is not in our books; again, it changes nothing."""
+    from billing.payments import booking
+
+    provider = _provider(context)
+    with context.database() as database:
+        effect = booking.looked_up(database, provider, kind, provider_id)
+    with context.transaction() as connection:
+        outcome = effect(connection)
+        context.record(
+            connection, action="payments.booked", subject=provider_id, kind=kind, outcome=outcome
+        )
+    click.echo(f"{provider_id}: {outcome}")

@@ -16,6 +16,7 @@ from billing.payments.tables import payment_accounts, payment_outbox
 from billing.rows import insert_once
 
 DAY_US = 86_400 * 10**6
+ITEMS_MAX = 250  # what Stripe takes on one invoice
 # Stripe takes these in other units than ISO 4217, or only in part.
 UNSUPPORTED = frozenset(
     {"BHD", "CLF", "IQD", "ISK", "JOD", "KWD", "LYD", "MGA", "OMR", "TND", "UGX", "UYI", "UYW"}
@@ -83,7 +84,7 @@ def collect(connection: Connection, invoice_id: str) -> bool:
             "description": f"{wording.title(found)}, {wording.period(found)}",
         },
     )
-    for number, (description, amount) in enumerate(_items(found)):
+    for number, (description, amount) in enumerate(items(found)):
         queue(
             connection,
             row.tenant_id,
@@ -176,10 +177,26 @@ def note_past_due(connection: Connection, tenant_id: str, since_us: int | None) 
     connection.execute(query.values(past_due_since_us=since_us))
 
 
-def _items(invoice: Invoice) -> list[tuple[str, int]]:
-    """The lines that the provider's invoice shows: they add up to what is due."""
-    return [
+def stop_recharging(connection: Connection, tenant_id: str) -> None:
+    """Buy no more credit by itself until that is set again: whoever owns the card said no."""
+    connection.execute(
+        update(payment_accounts)
+        .where(payment_accounts.c.tenant_id == tenant_id)
+        .values(recharge_failed=True)
+    )
+
+
+def items(invoice: Invoice) -> list[tuple[str, int]]:
+    """The lines that the provider's invoice shows: they add up to what is due.
+
+    What it has no room for is one line.
+    """
+    found = [
         (wording.description(line, invoice), line.amount_minor)
         for line in invoice.lines
         if line.amount_minor
     ]
+    if len(found) <= ITEMS_MAX:
+        return found
+    shown, rest = found[: ITEMS_MAX - 1], found[ITEMS_MAX - 1 :]
+    return [*shown, (f"{len(rest)} further lines", sum(amount for _, amount in rest))]

@@ -2,30 +2,24 @@
 
 Our side is read before and after the provider is asked: what changed meanwhile is compared another
 time. What still waits in the outbox is on its way, and counted; what was refused is a difference.
+The provider is asked for all customers that bear our mark, not only for those that are known here:
+whoever has restored a backup has forgotten what was done after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Engine, select
 
 from billing.differences import Difference
-from billing.errors import ProviderFailed, ProviderRefused
 from billing.invoices import issuing
 from billing.invoices.tables import invoice_payments, invoices
-from billing.payments import collection, outbox
-from billing.payments.provider import (
-    Busy,
-    Faulted,
-    InvoiceState,
-    Provider,
-    Refused,
-    TopUpState,
-    Unanswered,
-)
-from billing.payments.tables import payment_accounts, payment_outbox, top_ups
+from billing.payments import collection, outbox, payment_checks
+from billing.payments.payment_checks import Listing, Source
+from billing.payments.provider import InvoiceState, PaymentState, Provider, asking
+from billing.payments.tables import payment_accounts, payment_objects, payment_outbox, top_ups
 from billing.payments.webhooks import METHOD
 from billing.periods import containing
 from metering.database import snapshot
@@ -38,6 +32,7 @@ class Counts:
 
     invoices: int = 0
     top_ups: int = 0
+    reversals: int = 0  # refunds and disputes
     waiting: int = 0  # rows of the outbox that were not sent yet
     changed: int = 0  # invoices and top-ups that changed while the provider was asked
 
@@ -74,6 +69,8 @@ class _TopUp:
     id: str
     state: str
     amount_minor: int
+    intent_id: str | None
+    created_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +78,9 @@ class _Ours:
     """One tenant's side."""
 
     customer_id: str | None
+    zone: str
     invoices: Mapping[str, _Invoice]
-    top_ups: Mapping[str, _TopUp]
+    top_ups: Mapping[str, _TopUp]  # every one
     known: frozenset[str]  # every invoice
     waiting: int
     refused: tuple[tuple[str, str], ...]  # what, and why
@@ -97,21 +95,31 @@ def compare(
     """
     with snapshot(database) as connection:
         query = select(payment_accounts.c.tenant_id).order_by(payment_accounts.c.tenant_id)
-        if tenant_id is not None:
-            query = query.where(payment_accounts.c.tenant_id == tenant_id)
         chosen = list(connection.scalars(query))
+    listed = payment_checks.listing(provider)
+    chosen += sorted(listed.customers.keys() - set(chosen))
     found = Comparison()
     for each in chosen:
-        _compare(database, provider, each, period, found)
+        if tenant_id in (None, each):
+            _compare(database, provider, each, found, period=period, listed=listed)
     return found
 
 
 def _compare(
-    database: Engine, provider: Provider, tenant_id: str, period: str | None, found: Comparison
+    database: Engine,
+    provider: Provider,
+    tenant_id: str,
+    found: Comparison,
+    *,
+    period: str | None,
+    listed: Listing,
 ) -> None:
     with snapshot(database) as connection:
         before = _ours(connection, tenant_id, period)
-    their_invoices, their_payments = _theirs(provider, before.customer_id)
+    customers = set(listed.customers.get(tenant_id, ()))
+    if before.customer_id is not None:
+        customers.add(before.customer_id)
+    their_invoices, their_payments = _theirs(provider, customers)
     with snapshot(database) as connection:
         after = _ours(connection, tenant_id, period)
     found.counts.waiting += before.waiting
@@ -119,40 +127,67 @@ def _compare(
         found.differences.append(
             Difference("the provider takes what it is told", f"{tenant_id} {what}", "sent", why)
         )
-    for state in their_invoices:
-        if state.subject is not None and state.subject not in after.known:
-            subject = f"{tenant_id} {state.subject}"
-            found.differences.append(
-                Difference("the provider's invoice is ours", subject, state.provider_id, "none")
-            )
+    _name_forgotten(tenant_id, after, their_invoices, listed, found)
     for invoice in before.invoices.values():
         if after.invoices.get(invoice.id) == invoice:
             theirs = [each for each in their_invoices if each.subject == invoice.id]
             _compare_invoice(tenant_id, invoice, theirs, found)
         else:
             found.counts.changed += 1
-    received = {
-        each.subject: each.received_minor for each in their_payments if each.status == "paid"
-    }
+
+    def within(moment_us: int) -> bool:
+        return period is None or containing(moment_us, before.zone).label == period
+
+    intents = {each.id: each.intent_id for each in after.top_ups.values()}
+    assigned = payment_checks.assigned(intents, their_payments)
     for top_up in before.top_ups.values():
+        if not within(top_up.created_us):
+            continue
         if after.top_ups.get(top_up.id) == top_up:
-            _compare_top_up(tenant_id, top_up, received.get(top_up.id, 0), found)
+            _compare_top_up(tenant_id, top_up, assigned.received.get(top_up.id), found)
         else:
             found.counts.changed += 1
+    strays = [each for each in assigned.strays if within(each.created_us)]
+    found.differences += payment_checks.check_strays(tenant_id, intents, strays, listed)
+    sources = {each.id: Source(top_up, None) for top_up, each in assigned.received.items()}
+    for state in their_invoices:
+        if state.subject in after.known:
+            sources |= dict.fromkeys(state.intents, Source(None, state.subject))
+    reversals = payment_checks.reversals_of(sources, listed, within)
+    found.counts.reversals += len(reversals)
+    found.differences += payment_checks.check_reversals(database, provider, tenant_id, reversals)
+
+
+def _name_forgotten(
+    tenant_id: str,
+    ours: _Ours,
+    theirs: Sequence[InvoiceState],
+    listed: Listing,
+    found: Comparison,
+) -> None:
+    """Name every invoice of our mark that is none here and asks for money, or keeps some."""
+    for state in theirs:
+        if state.subject is None or state.subject in ours.known:
+            continue
+        is_settled = state.status in ("paid", "void")
+        if not is_settled or payment_checks.kept(state.paid_minor, state.intents, listed):
+            subject = f"{tenant_id} {state.subject}"
+            found.differences.append(
+                Difference("the provider's invoice is ours", subject, state.provider_id, "none")
+            )
 
 
 def _theirs(
-    provider: Provider, customer_id: str | None
-) -> tuple[Sequence[InvoiceState], Sequence[TopUpState]]:
-    """What the provider has of a customer; nothing where it knows none yet."""
-    if customer_id is None:
-        return (), ()
-    try:
-        return provider.invoices(customer_id), provider.payments(customer_id)
-    except (Unanswered, Busy, Faulted) as error:
-        raise ProviderFailed(str(error)) from error
-    except Refused as error:
-        raise ProviderRefused(str(error)) from error
+    provider: Provider, customers: Iterable[str]
+) -> tuple[Sequence[InvoiceState], Sequence[PaymentState]]:
+    """What the provider has of a tenant's customers: one, unless a backup was restored."""
+    found_invoices: list[InvoiceState] = []
+    found_payments: list[PaymentState] = []
+    with asking():
+        for each in sorted(customers):
+            found_invoices += provider.invoices(each)
+            found_payments += provider.payments(each)
+    return found_invoices, found_payments
 
 
 def _compare_invoice(
@@ -166,11 +201,15 @@ def _compare_invoice(
         found.sums[tenant_id, ours.period] = (due + ours.due_minor, there)
 
 
-def _compare_top_up(tenant_id: str, ours: _TopUp, there: int, found: Comparison) -> None:
+def _compare_top_up(
+    tenant_id: str, ours: _TopUp, theirs: PaymentState | None, found: Comparison
+) -> None:
     found.counts.top_ups += 1
     here = ours.amount_minor if ours.state == "paid" else 0
+    there = 0 if theirs is None else theirs.received_minor
     if here != there:
-        check, subject = "credit bought = provider's payment", f"{tenant_id} {ours.id}"
+        subject = f"{tenant_id} {ours.id}" + ("" if theirs is None else f" {theirs.id}")
+        check = "credit bought = provider's payment"
         found.differences.append(Difference(check, subject, str(there), str(here)))
 
 
@@ -207,7 +246,7 @@ def _ours(connection: Connection, tenant_id: str, period: str | None) -> _Ours:
     rows = connection.execute(
         select(payment_outbox).where(payment_outbox.c.tenant_id == tenant_id)
     ).all()
-    enrolled_us = min((row.created_at_us for row in rows if row.action == "customer"), default=0)
+    enrolled = [row.created_at_us for row in rows if row.action == "customer"]
     queued = {row.subject for row in rows if row.action == "invoice"}
     open_rows = [row for row in rows if row.state != "sent" and row.dropped_at_us is None]
     unsent = {row.subject.partition("/")[0] for row in open_rows}
@@ -217,7 +256,8 @@ def _ours(connection: Connection, tenant_id: str, period: str | None) -> _Ours:
         query = query.where(invoices.c.period == period)
     found: dict[str, _Invoice] = {}
     for row in connection.execute(query.order_by(invoices.c.id)).mappings():
-        owed_since = row["state"] != "void" and (row["finalised_at_us"] or 0) >= enrolled_us
+        is_since = bool(enrolled) and (row["finalised_at_us"] or 0) >= min(enrolled)
+        owed_since = row["state"] != "void" and is_since
         if row["id"] not in queued and not (owed_since and row["due_minor"]):
             continue
         provider_id = outbox.object_id(connection, "invoice", row["id"])
@@ -236,10 +276,12 @@ def _ours(connection: Connection, tenant_id: str, period: str | None) -> _Ours:
             row["id"] in queued,
             row["id"] not in unsent,
         )
+    zone = connection.scalar(select(tenants.c.time_zone).where(tenants.c.id == tenant_id))
     return _Ours(
         outbox.object_id(connection, "customer", tenant_id),
+        zone or "UTC",
         found,
-        _top_ups(connection, tenant_id, period),
+        _top_ups(connection, tenant_id),
         frozenset(known),
         sum(row.state == "waiting" for row in rows),
         tuple(
@@ -265,12 +307,19 @@ def _payments(connection: Connection, invoice_id: str, provider_id: str | None) 
     return paid, given_back
 
 
-def _top_ups(connection: Connection, tenant_id: str, period: str | None) -> dict[str, _TopUp]:
-    zone = connection.scalar(select(tenants.c.time_zone).where(tenants.c.id == tenant_id))
-    return {
-        row.id: _TopUp(row.id, row.state, row.amount_minor)
-        for row in connection.execute(
-            select(top_ups).where(top_ups.c.tenant_id == tenant_id).order_by(top_ups.c.id)
+def _top_ups(connection: Connection, tenant_id: str) -> dict[str, _TopUp]:
+    stands_for = (payment_objects.c.subject == top_ups.c.id) & (payment_objects.c.kind == "intent")
+    top_up = top_ups.c
+    query = (
+        select(
+            top_up.id,
+            top_up.state,
+            top_up.amount_minor,
+            payment_objects.c.provider_id,
+            top_up.created_at_us,
         )
-        if period is None or containing(row.created_at_us, zone or "UTC").label == period
-    }
+        .outerjoin(payment_objects, stands_for)
+        .where(top_up.tenant_id == tenant_id)
+        .order_by(top_up.id)
+    )
+    return {row.id: _TopUp(*row) for row in connection.execute(query)}

@@ -1,16 +1,21 @@
 """Usage told to the provider's own meters, for tenants whose dashboards there want it. Optional.
 
-Our invoices stay authoritative: this is shown there and billed by nobody. An hour is told once it
-is over, as what its rollup says beyond what was told of it before, under an identifier made of the
-hour and of that; so a late event is a second, smaller one, and a replay is none. The time told is
-the hour's own. An hour older than the provider takes is never told under another time.
+Our invoices stay authoritative, but whoever lets the provider bill by its meters bills the same
+requests: those that count in prices of the month, and so none in test mode. An hour is told once it
+is over, as what it comes to beyond what was told of it before, under an identifier made of the hour
+and of that; so a late event is a second, smaller one, and a replay is none. Its requests are added
+up when its rollup, which has all of them, says something new. The time told is the hour's own. An
+hour older than the provider takes is never told under another time.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Engine, Row, and_, func, insert, select, update
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Engine, Row, and_, func, select, update
 
 from billing.errors import PaymentConflict
+from billing.invoices import usage
 from billing.payments import collection, outbox
 from billing.payments.tables import payment_metered, payment_meters
 from billing.rows import insert_once
@@ -18,6 +23,7 @@ from billing.turns import turns
 from metering import clock
 from metering.database import snapshot, transaction
 from metering.ingest_tables import usage_rollups
+from metering.tables import request_summaries, requests
 
 MEASURES = ("requests", "input_tokens", "output_tokens")
 HOUR_US = 3600 * 10**6
@@ -46,6 +52,16 @@ def begin(connection: Connection, tenant_id: str, measure: str, event_name: str)
     return insert_once(connection, payment_meters, row)
 
 
+def event_name(connection: Connection, tenant_id: str, measure: str) -> str | None:
+    """Which meter is told a measure of a tenant, or null."""
+    found: str | None = connection.scalar(
+        select(payment_meters.c.event_name).where(
+            payment_meters.c.tenant_id == tenant_id, payment_meters.c.measure == measure
+        )
+    )
+    return found
+
+
 def queue(database: Engine) -> int:
     """Queue what of hours that are over was not told yet; how many rows.
 
@@ -58,21 +74,30 @@ def queue(database: Engine) -> int:
         for meter in meters:
             with each.of(meter.tenant_id):
                 with snapshot(database) as connection:
-                    hours = _untold(connection, meter)
-                for start_us, total, told in hours:
+                    hours = _changed(connection, meter)
+                for hour in hours:
                     with transaction(database) as connection:
-                        queued += _tell(connection, meter, start_us, total=total, told=told)
+                        queued += _tell(connection, meter, hour)
     return queued
 
 
-def _untold(connection: Connection, meter: Row[tuple[object, ...]]) -> list[tuple[int, int, int]]:
-    """The hours of a meter that hold more than was told: start, what they hold, what was told."""
+@dataclass(frozen=True, slots=True)
+class _Hour:
+    """An hour of a meter whose rollup has changed since it was looked at."""
+
+    start_us: int
+    rolled_up: int
+    counted: int
+    told: int | None  # null where it was never looked at
+
+
+def _changed(connection: Connection, meter: Row[tuple[object, ...]]) -> list[_Hour]:
+    """The hours of a meter that were rolled up anew, and what they come to."""
     now = clock.now_us()
     rollup, metered = usage_rollups.c, payment_metered.c
     total = func.sum(rollup[meter.measure])
-    told = func.coalesce(func.max(metered.told), 0)
     rows = connection.execute(
-        select(rollup.start_us, total, told)
+        select(rollup.start_us, total, func.max(metered.told))
         .select_from(usage_rollups)
         .outerjoin(
             payment_metered,
@@ -89,38 +114,61 @@ def _untold(connection: Connection, meter: Row[tuple[object, ...]]) -> list[tupl
             rollup.start_us <= now - HOUR_US - AFTER_US,
         )
         .group_by(rollup.start_us)
-        .having(total > told)
+        .having(total != func.coalesce(func.max(metered.rolled_up), 0))
         .order_by(rollup.start_us)
+    ).all()
+    return [
+        _Hour(int(start), int(rolled_up), _counted(connection, meter, int(start)), told)
+        for start, rolled_up, told in rows
+    ]
+
+
+def _counted(connection: Connection, meter: Row[tuple[object, ...]], start_us: int) -> int:
+    """What the requests of an hour come to that count in prices."""
+    summary = request_summaries.c
+    measured = func.count() if meter.measure == "requests" else func.sum(summary[meter.measure])
+    query = (
+        select(func.coalesce(measured, 0))
+        .select_from(request_summaries)
+        .join(requests, requests.c.id == summary.request_id)
+        .where(
+            summary.tenant_id == meter.tenant_id,
+            summary.ended_at_us >= start_us,
+            summary.ended_at_us < start_us + HOUR_US,
+            *usage.counted(),
+        )
     )
-    return [(int(start), int(held), int(before)) for start, held, before in rows]
+    return int(connection.scalar(query) or 0)
 
 
-def _tell(
-    connection: Connection,
-    meter: Row[tuple[object, ...]],
-    start_us: int,
-    *,
-    total: int,
-    told: int,
-) -> bool:
-    """Queue a difference and note it, together; false where another did meanwhile."""
-    key = {"tenant_id": meter.tenant_id, "measure": meter.measure, "start_us": start_us}
-    body = {
-        "customer": {"object": "customer", "of": meter.tenant_id},
-        "event": meter.event_name,
-        "value": total - told,
-        "told": told,
-        "at_s": start_us // 10**6,
-    }
-    subject = f"{meter.tenant_id}/{meter.measure}/{start_us // 10**6}/{told}"
-    if not outbox.enqueue(connection, meter.tenant_id, "meter", subject, body):
-        return False
-    if told:
+def _tell(connection: Connection, meter: Row[tuple[object, ...]], hour: _Hour) -> bool:
+    """Queue what an hour has more than was told, and note it, together; false if it has no more, or
+    another told it meanwhile.
+    """
+    key = {"tenant_id": meter.tenant_id, "measure": meter.measure, "start_us": hour.start_us}
+    told = hour.told or 0
+    at_s = hour.start_us // 10**6
+    is_more = hour.counted > told
+    if is_more:
+        body = {
+            "customer": {"object": "customer", "of": meter.tenant_id},
+            "event": meter.event_name,
+            "value": hour.counted - told,
+            "told": told,
+            "at_s": at_s,
+        }
+        subject = f"{meter.tenant_id}/{meter.measure}/{at_s}/{told}"
+        if not outbox.enqueue(connection, meter.tenant_id, "meter", subject, body):
+            return False
+    values = {"told": max(told, hour.counted), "rolled_up": hour.rolled_up}
+    if hour.told is None:
+        insert_once(connection, payment_metered, key | values)
+    else:
+        # As it was read: what another has noted meanwhile is not undone.
         connection.execute(
             update(payment_metered)
             .where(*(payment_metered.c[name] == value for name, value in key.items()))
-            .values(told=total)
+            .where(payment_metered.c.told == told)
+            .values(values)
         )
-    else:
-        connection.execute(insert(payment_metered).values(**key, told=total))
-    return True
+    return is_more

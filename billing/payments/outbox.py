@@ -4,6 +4,8 @@ A row's idempotency key is made of what it is about and its generation, never of
 answer that did not come is asked for again under the same key while the provider still knows it
 (24 hours); after that, and after a fault that the provider keeps under the key, the object is
 looked up first, and only where there is none the row goes out again, under the next generation.
+So is what has waited for as long without being tried: this database may be a restored backup of
+one that tried it.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ HOUR_US = 3600 * SECOND_US
 WINDOW_US = 23 * HOUR_US  # the provider promises 24: an hour for clocks that differ
 WAIT_US_MAX = HOUR_US
 SHOWN = 1000
+# A person names these, and names one again that was told before a backup was restored.
+BY_REFERENCE = ("refund",)
 # Nothing waits for these: refused, they hold up no other row.
 ALONE = ("recharge", "refund", "meter", "credit_note", "paid_outside", "give_up")
 # What an action makes, for those that come after it, and the objects it needs, by its body's name.
@@ -49,7 +53,7 @@ class Row:
     body: dict[str, Any]
     generation: int
     attempts: int
-    first_tried_at_us: int | None
+    since_us: int  # nobody told it before
     look_first: bool
 
     @property
@@ -201,8 +205,9 @@ def _next(database: Engine, tenant_id: str | None, blocked: set[str]) -> Row | N
         if found is None:
             return None
         body = _resolved(connection, json.loads(found.body))
-    tried = found.first_tried_at_us
-    stale = tried is not None and clock.now_us() - tried >= WINDOW_US
+    since = _since(found.action, found.created_at_us, body)
+    tried = since if found.first_tried_at_us is None else found.first_tried_at_us
+    stale = clock.now_us() - tried >= WINDOW_US
     faulted = (found.error or "").startswith("faulted")
     return Row(
         found.seq,
@@ -212,9 +217,16 @@ def _next(database: Engine, tenant_id: str | None, blocked: set[str]) -> Row | N
         body,
         found.generation,
         found.attempts,
-        tried,
-        stale or faulted,
+        since,
+        stale or faulted or (found.action in BY_REFERENCE and not found.attempts),
     )
+
+
+def _since(action: str, created_at_us: int, body: Mapping[str, Any]) -> int:
+    """Since when this can have been told, by this database or by one that it is a backup of."""
+    # An hour of a meter is the same whoever counts it, so that it may have been told before it was
+    # queued here.
+    return int(body["at_s"]) * SECOND_US if action == "meter" else created_at_us
 
 
 def _resolved(connection: Connection, body: dict[str, Any]) -> dict[str, Any]:
@@ -241,7 +253,7 @@ def _send(database: Engine, provider: Provider, row: Row) -> bool:
         )
     try:
         if row.look_first:
-            found = provider.find(row.action, row.subject, row.body, row.first_tried_at_us or now)
+            found = provider.find(row.action, row.subject, row.body, row.since_us)
             if found is None:
                 return _send(database, provider, _anew(database, row))
         else:
@@ -276,7 +288,7 @@ def _anew(database: Engine, row: Row) -> Row:
             .where(payment_outbox.c.seq == row.seq)
             .values(generation=generation, first_tried_at_us=None, error=None)
         )
-    return replace(row, generation=generation, first_tried_at_us=None, look_first=False)
+    return replace(row, generation=generation, look_first=False)
 
 
 def _later(database: Engine, row: Row, kind: str, error: Exception) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from billing.errors import ProviderFailed, ProviderRefused
 
 Body = Mapping[str, Any]
 
@@ -27,6 +30,17 @@ class Refused(Exception):
     """It was not done, and asking again will not help."""
 
 
+@contextmanager
+def asking() -> Iterator[None]:
+    """Ask on behalf of somebody who waits; raises ProviderFailed or ProviderRefused."""
+    try:
+        yield
+    except (Unanswered, Busy, Faulted) as error:
+        raise ProviderFailed(str(error)) from error
+    except Refused as error:
+        raise ProviderRefused(str(error)) from error
+
+
 @dataclass(frozen=True, slots=True)
 class ProviderEvent:
     """A verified webhook: something happened to an object. What, is to be looked up."""
@@ -36,6 +50,14 @@ class ProviderEvent:
     object_kind: str
     object_id: str
     sent_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class CustomerState:
+    """Whom the provider knows."""
+
+    id: str
+    subject: str | None  # our id of the tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +72,25 @@ class InvoiceState:
     remaining_minor: int
     credited_minor: int  # by credit notes
     payment_failed: bool
+    intents: tuple[str, ...]  # the payments that paid it
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentState:
+    """How a payment stands, for whatever it is."""
+
+    id: str
+    subject: str | None  # our id of the top-up that it pays
+    status: str  # "open", "paid" or "failed"
+    received_minor: int
+    currency: str
+    customer_id: str | None
+    created_us: int
 
 
 @dataclass(frozen=True, slots=True)
 class TopUpState:
-    """How the payment of a top-up stands."""
+    """How the page of a top-up stands."""
 
     subject: str | None
     status: str  # "open", "paid" or "failed"
@@ -69,7 +105,8 @@ class DisputeState:
     id: str
     status: str  # "open", "won", "lost" or "harmless": it has taken no money, and may yet
     amount_minor: int
-    intent_id: str
+    intent_id: str | None
+    created_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +117,8 @@ class RefundState:
     subject: str | None  # our id, if we asked for it
     status: str  # "open", "paid" or "failed"
     amount_minor: int
-    intent_id: str
+    intent_id: str | None
+    created_us: int
 
 
 class Provider(Protocol):
@@ -90,7 +128,10 @@ class Provider(Protocol):
         """Do one thing of the outbox, once per key; the id of the object it made or changed."""
 
     def find(self, action: str, subject: str, body: Body, since_us: int) -> str | None:
-        """The object that this action made or changed already, or null. Changes nothing."""
+        """The object that this action made or changed already, or null. Changes nothing.
+
+        Nothing of it was done before `since_us`.
+        """
 
     def checkout(self, subject: str, body: Body, key: str) -> tuple[str, str]:
         """Open a page where a person pays a top-up: its id and its address."""
@@ -101,8 +142,11 @@ class Provider(Protocol):
     def session(self, provider_id: str) -> TopUpState:
         """How a top-up's page stands."""
 
-    def intent(self, provider_id: str) -> TopUpState:
-        """How a top-up's automatic payment stands."""
+    def intent(self, provider_id: str) -> PaymentState:
+        """How a payment stands."""
+
+    def customer(self, provider_id: str) -> CustomerState:
+        """Whom a customer stands for."""
 
     def dispute(self, provider_id: str) -> DisputeState:
         """How a dispute stands."""
@@ -113,8 +157,17 @@ class Provider(Protocol):
     def invoices(self, customer_id: str) -> Sequence[InvoiceState]:
         """Every invoice that a customer has there, drafts too, whoever made it."""
 
-    def payments(self, customer_id: str) -> Sequence[TopUpState]:
+    def payments(self, customer_id: str) -> Sequence[PaymentState]:
         """Every payment of a customer, for whatever it was."""
+
+    def customers(self) -> Sequence[CustomerState]:
+        """Every customer, whoever made it."""
+
+    def refunds(self) -> Sequence[RefundState]:
+        """Every refund, of whatever payment."""
+
+    def disputes(self) -> Sequence[DisputeState]:
+        """Every dispute, of whatever payment."""
 
     def invoice_of(self, intent_id: str) -> str | None:
         """The provider's id of the invoice that a payment was for, or null."""

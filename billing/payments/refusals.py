@@ -20,7 +20,8 @@ MAY_GO = (*ALONE, "void")
 def retry(connection: Connection, seq: int) -> bool:
     """Let a refused row go out again, under a new key; false if it was not refused.
 
-    A credit note says anew how its invoice stands there: it may have been paid meanwhile.
+    A credit note says anew how its invoice stands there: it may have been paid meanwhile. Of a
+    recharge, what was declined before counts no more as done.
     """
     row = _refused(connection, seq)
     if row is None:
@@ -29,6 +30,8 @@ def retry(connection: Connection, seq: int) -> bool:
     if row.action == "credit_note":
         is_paid = collection.is_paid_there(connection, row.subject.partition("/")[0])
         body["outside"] = body["amount"] if is_paid else 0
+    if row.action == "recharge":
+        body["again"] = True
     connection.execute(
         update(payment_outbox)
         .where(payment_outbox.c.seq == seq)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import stripe as stripe_sdk
 
@@ -17,18 +17,29 @@ from billing.errors import InvalidWebhook
 from billing.payments.provider import (
     Body,
     Busy,
+    CustomerState,
     DisputeState,
     Faulted,
     InvoiceState,
+    PaymentState,
     ProviderEvent,
     RefundState,
     Refused,
     TopUpState,
     Unanswered,
 )
+from billing.payments.stripe_objects import (
+    SUBJECT,
+    customer_state,
+    dispute_state,
+    invoice_state,
+    payment_state,
+    refund_state,
+    session_state,
+    subject_of,
+)
 
 API_VERSION = "2026-10-28.endive"
-SUBJECT = "dflash_id"  # the key of our id in metadata
 SIGNATURE_TOLERANCE_S = 300
 TIMEOUT_S = 20
 PAGE = 100  # the most that Stripe lists at once
@@ -40,8 +51,6 @@ _DONE_AT = {
     "give_up": ("uncollectible", "paid"),
     "paid_outside": ("paid",),
 }
-_OURS_OUTSIDE = "payment_record"  # the kind of payments that only stand in Stripe's books
-_ENDED = {"won": "won", "lost": "lost"}
 
 
 class StripeProvider:
@@ -116,51 +125,34 @@ class StripeProvider:
         """How an invoice stands at Stripe."""
         with _translated():
             found = self._client.v1.invoices.retrieve(provider_id, {"expand": ["payments"]})
-        return _invoice_state(found)
+        return invoice_state(found)
 
     def session(self, provider_id: str) -> TopUpState:
         """How a Checkout page stands."""
         with _translated():
-            found = self._client.v1.checkout.sessions.retrieve(provider_id)
-        status = "failed" if found.status == "expired" else "open"
-        if found.payment_status == "paid":
-            status = "paid"
-        intent = found.payment_intent
-        return TopUpState(
-            _subject(found),
-            status,
-            found.amount_total or 0,
-            None if intent is None else str(intent),
-        )
+            return session_state(self._client.v1.checkout.sessions.retrieve(provider_id))
 
-    def intent(self, provider_id: str) -> TopUpState:
-        """How an automatic payment stands."""
+    def intent(self, provider_id: str) -> PaymentState:
+        """How a payment stands."""
         with _translated():
             found = self._client.v1.payment_intents.retrieve(provider_id)
-        return _intent_state(found)
+        return payment_state(found)
+
+    def customer(self, provider_id: str) -> CustomerState:
+        """Whom a customer stands for."""
+        with _translated():
+            found = self._client.v1.customers.retrieve(provider_id)
+        return customer_state(found)
 
     def dispute(self, provider_id: str) -> DisputeState:
         """How a dispute stands."""
         with _translated():
-            found = self._client.v1.disputes.retrieve(provider_id)
-        status = _ENDED.get(str(found.status), "open")
-        # An inquiry takes nothing, unless it becomes a dispute; what was prevented is a refund.
-        if str(found.status).startswith("warning_") or found.status == "prevented":
-            status = "harmless"
-        return DisputeState(found.id, status, found.amount, str(found.payment_intent))
+            return dispute_state(self._client.v1.disputes.retrieve(provider_id))
 
     def refund(self, provider_id: str) -> RefundState:
         """How a refund stands."""
         with _translated():
-            found = self._client.v1.refunds.retrieve(provider_id)
-        status = {"succeeded": "paid", "failed": "failed", "canceled": "failed"}
-        return RefundState(
-            found.id,
-            _subject(found),
-            status.get(str(found.status), "open"),
-            found.amount,
-            str(found.payment_intent),
-        )
+            return refund_state(self._client.v1.refunds.retrieve(provider_id))
 
     def invoices(self, customer_id: str) -> list[InvoiceState]:
         """Every invoice of a customer; see `Provider.invoices`."""
@@ -168,13 +160,31 @@ class StripeProvider:
             listed = self._client.v1.invoices.list(
                 {"customer": customer_id, "limit": PAGE, "expand": ["data.payments"]}
             )
-            return [_invoice_state(found) for found in listed.auto_paging_iter()]
+            return [invoice_state(found) for found in listed.auto_paging_iter()]
 
-    def payments(self, customer_id: str) -> list[TopUpState]:
+    def payments(self, customer_id: str) -> list[PaymentState]:
         """Every payment of a customer; see `Provider.payments`."""
         with _translated():
             listed = self._client.v1.payment_intents.list({"customer": customer_id, "limit": PAGE})
-            return [_intent_state(found) for found in listed.auto_paging_iter()]
+            return [payment_state(found) for found in listed.auto_paging_iter()]
+
+    def customers(self) -> list[CustomerState]:
+        """Every customer; see `Provider.customers`."""
+        with _translated():
+            listed = self._client.v1.customers.list({"limit": PAGE})
+            return [customer_state(found) for found in listed.auto_paging_iter()]
+
+    def refunds(self) -> list[RefundState]:
+        """Every refund; see `Provider.refunds`."""
+        with _translated():
+            listed = self._client.v1.refunds.list({"limit": PAGE})
+            return [refund_state(found) for found in listed.auto_paging_iter()]
+
+    def disputes(self) -> list[DisputeState]:
+        """Every dispute; see `Provider.disputes`."""
+        with _translated():
+            listed = self._client.v1.disputes.list({"limit": PAGE})
+            return [dispute_state(found) for found in listed.auto_paging_iter()]
 
     def invoice_of(self, intent_id: str) -> str | None:
         """The Stripe invoice that a payment was for."""
@@ -334,42 +344,12 @@ class StripeProvider:
         else:
             listed = self._client.v1.refunds.list({"payment_intent": body["intent"]})
         for each in listed.auto_paging_iter():
-            if _subject(each) == subject:
+            if subject_of(each) == subject:
+                # A person has asked to try the card again: what was declined is not what is meant.
+                if body.get("again") and payment_state(each).status == "failed":
+                    continue
                 return str(each.id)
         return None
-
-
-def _subject(found: Any) -> str | None:
-    metadata = found.metadata
-    return None if metadata is None else cast("str | None", metadata.to_dict().get(SUBJECT))
-
-
-def _invoice_state(found: Any) -> InvoiceState:
-    return InvoiceState(
-        provider_id=str(found.id),
-        subject=_subject(found),
-        status=str(found.status),
-        total_minor=found.total,
-        paid_minor=sum(
-            payment.amount_paid or 0
-            for payment in (found.payments.data if found.payments else ())
-            if payment.status == "paid" and payment.payment.type != _OURS_OUTSIDE
-        ),
-        remaining_minor=found.amount_remaining,
-        credited_minor=found.pre_payment_credit_notes_amount
-        + found.post_payment_credit_notes_amount,
-        payment_failed=bool(found.attempted) and found.status == "open",
-    )
-
-
-def _intent_state(found: Any) -> TopUpState:
-    status = {"succeeded": "paid", "canceled": "failed", "requires_payment_method": "failed"}
-    return TopUpState(
-        _subject(found),
-        status.get(str(found.status), "open"),
-        found.amount_received or 0,
-        str(found.id),
-    )
 
 
 @contextmanager

@@ -99,7 +99,8 @@ payment_meters = Table(
     CheckConstraint("measure IN ('requests', 'input_tokens', 'output_tokens')", name="measure"),
 )
 
-# How much of an hour was queued for them, in the transaction that queued it.
+# How much of an hour was queued for them, in the transaction that queued it, and what its rollup
+# said then: the hour is counted again once that says something else.
 payment_metered = Table(
     "payment_metered",
     metadata,
@@ -107,10 +108,11 @@ payment_metered = Table(
     Column("measure", String(16), primary_key=True),
     Column("start_us", BigInteger, primary_key=True),
     Column("told", BigInteger, nullable=False),
+    Column("rolled_up", BigInteger, nullable=False),
     ForeignKeyConstraint(
         ["tenant_id", "measure"], [payment_meters.c.tenant_id, payment_meters.c.measure]
     ),
-    CheckConstraint("told > 0", name="told_something"),
+    CheckConstraint("told >= 0", name="told_not_negative"),
 )
 
 payment_webhooks = Table(

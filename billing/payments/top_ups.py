@@ -12,13 +12,7 @@ import uuid_utils
 from sqlalchemy import Connection, Engine, insert, select, update
 
 from billing import notices
-from billing.errors import (
-    InvalidAmount,
-    PaymentConflict,
-    PaymentsDisabled,
-    ProviderFailed,
-    ProviderRefused,
-)
+from billing.errors import InvalidAmount, PaymentConflict, PaymentsDisabled, ProviderFailed
 from billing.invoices.minor_units import format_minor, minor_nano
 from billing.ledger import alerts, funding
 from billing.ledger.accounts import Account, AccountKind, lock_tenant
@@ -27,8 +21,8 @@ from billing.ledger.posting import Transfer, TransferKind, post
 from billing.money import format_nano
 from billing.notices import NoticeType
 from billing.payments import collection, outbox
-from billing.payments.provider import Busy, Faulted, Provider, Refused, Unanswered
-from billing.payments.tables import payment_accounts, payment_outbox, top_ups
+from billing.payments.provider import Provider, asking
+from billing.payments.tables import payment_outbox, top_ups
 from billing.tables import transfers
 from metering import clock
 from metering.database import transaction
@@ -95,12 +89,8 @@ def begin(
         "success_url": return_url,
         "cancel_url": return_url,
     }
-    try:
+    with asking():
         session_id, url = provider.checkout(wanted.id, body, f"dflash/checkout/{wanted.id}/0")
-    except (Unanswered, Busy, Faulted) as error:
-        raise ProviderFailed(str(error)) from error
-    except Refused as error:
-        raise ProviderRefused(str(error)) from error
     with transaction(database) as connection:
         outbox.remember(connection, "session", wanted.id, session_id)
         connection.execute(update(top_ups).where(top_ups.c.id == wanted.id).values(url=url))
@@ -151,11 +141,7 @@ def failed(connection: Connection, top_up_id: str) -> bool:
         .values(state="failed")
     )
     if found.kind == "recharge" and changed.rowcount:
-        connection.execute(
-            update(payment_accounts)
-            .where(payment_accounts.c.tenant_id == found.tenant_id)
-            .values(recharge_failed=True)
-        )
+        collection.stop_recharging(connection, found.tenant_id)
     return bool(changed.rowcount)
 
 
@@ -172,7 +158,7 @@ def refund(connection: Connection, top_up_id: str, amount_minor: int, reference:
     if found.state != "paid" or intent is None:
         raise PaymentConflict("only a top-up that was paid can be refunded")
     nano = amount_minor * found.minor_nano
-    if before := _moved(connection, f"refund/{refund_id}"):
+    if before := moved(connection, f"refund/{refund_id}"):
         if sum(before.values()) != nano:
             raise PaymentConflict(f"{reference} refunded another amount before")
         return refund_id
@@ -193,7 +179,7 @@ def move_back(
     credit = lock_tenant(connection, found.tenant_id, found.currency)
     available = max(0, funding.plain_credit(connection, found.tenant_id, credit))
     nano = amount_minor * found.minor_nano
-    if _moved(connection, cause):
+    if moved(connection, cause):
         return False
     if nano > available and not lossy:
         raise PaymentConflict(f"only {format_nano(available)} of the credit was not spent")
@@ -222,12 +208,12 @@ def move_back(
 def restore(connection: Connection, found: TopUp, taken: str, cause: str) -> bool:
     """Book back what `move_back` took, once per cause: into credit only what came from there."""
     clearing = Account(None, AccountKind.PAYMENT_CLEARING, found.currency)
-    moved, now = _moved(connection, taken), clock.now_us()
+    before, now = moved(connection, taken), clock.now_us()
     moves = [
         Transfer(name, kind, clearing, Account(found.tenant_id, target, found.currency), nano, now)
         for name, kind, target, nano in (
-            (cause, TransferKind.PAYMENT, AccountKind.TENANT_CREDIT, moved.get("credit", 0)),
-            (f"{cause}/lost", TransferKind.REVERSAL, AccountKind.WRITE_OFF, moved.get("lost", 0)),
+            (cause, TransferKind.PAYMENT, AccountKind.TENANT_CREDIT, before.get("credit", 0)),
+            (f"{cause}/lost", TransferKind.REVERSAL, AccountKind.WRITE_OFF, before.get("lost", 0)),
         )
     ]
     booked = post(connection, cause, moves)
@@ -297,8 +283,11 @@ def require(connection: Connection, top_up_id: str) -> TopUp:
     return found
 
 
-def _moved(connection: Connection, cause: str) -> dict[str, int]:
-    """What `move_back` booked for a cause, in nano: from "credit", and what was "lost"."""
+def moved(connection: Connection, cause: str) -> dict[str, int]:
+    """What `move_back` booked for a cause, in nano: from "credit", and what was "lost".
+
+    Of a cause that `restore` booked: what came back, by whatever names.
+    """
     rows = connection.execute(
         select(transfers.c.id, transfers.c.amount_nano).where(transfers.c.transaction_id == cause)
     )
@@ -315,7 +304,7 @@ def _refunded(connection: Connection, found: TopUp) -> int:
         )
     )
     return sum(
-        sum(_moved(connection, f"refund/{each}").values())
-        - sum(_moved(connection, f"refund/{each}/failed").values())
+        sum(moved(connection, f"refund/{each}").values())
+        - sum(moved(connection, f"refund/{each}/failed").values())
         for each in asked.all()
     )

@@ -10,10 +10,11 @@ import itertools
 import os
 import shutil
 import signal
+import sqlite3
 import tempfile
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,16 @@ class SqliteFiles:
             shutil.copyfile(self._folder / "tables.db", path)
         return f"sqlite:///{path}"
 
+    def copy(self, url: str) -> str:
+        """The URL of a copy as SQLite's own `.backup` makes it."""
+        made = self.create(tables=False)
+        with (
+            closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as source,
+            closing(sqlite3.connect(made.removeprefix("sqlite:///"))) as target,
+        ):
+            source.backup(target)
+        return made
+
     def drop(self, url: str) -> None:
         """Remove a database that `create` made, and what lies beside it."""
         for path in self._folder.glob(f"{Path(url).name}*"):
@@ -83,10 +94,15 @@ class PostgresServer:
         self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return self._url(name)
 
+    def copy(self, url: str) -> str:
+        """The URL of a copy; nobody may be connected to what is copied."""
+        made = f"test_{next(_numbers)}"
+        self._execute(f"CREATE DATABASE {made} TEMPLATE {self._name(url)}")
+        return self._url(made)
+
     def drop(self, url: str) -> None:
         """Drop a database that `create` made, whoever is still connected."""
-        name = url.partition("?")[0].rpartition("/")[2]
-        self._execute(f"DROP DATABASE {name} WITH (FORCE)")
+        self._execute(f"DROP DATABASE {self._name(url)} WITH (FORCE)")
 
     def last(self) -> None:
         """Wait for the disk on commit, as servers do: then `fail` loses nothing that was promised.
@@ -106,6 +122,10 @@ class PostgresServer:
         self._admin.dispose()
         self._server.cleanup()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    @staticmethod
+    def _name(url: str) -> str:
+        return url.partition("?")[0].rpartition("/")[2]
 
     def _url(self, name: str) -> str:
         return self._server.get_uri(database=name, driver="psycopg")
@@ -146,6 +166,45 @@ def fresh(databases: Databases, *, tables: bool = True) -> Iterator[str]:
         yield url
     finally:
         databases.drop(url)
+
+
+class Backup:
+    """A copy of a database as it was, which an engine of `reopened` can be put back to."""
+
+    def __init__(self, databases: Databases, engine: Engine) -> None:
+        self._databases = databases
+        self._engine = engine
+        engine.dispose()
+        self._url = databases.copy(engine.url.render_as_string(hide_password=False))
+        self._restored: list[str] = []
+
+    def restore(self) -> None:
+        """Let the engine go on from a copy of this, and forget what was done since."""
+        self._engine.dispose()
+        self._restored.append(self._databases.copy(self._url))
+        self._engine.url = make_url(self._restored[-1])
+
+    def drop(self) -> None:
+        """Remove what was made."""
+        self._engine.dispose()
+        for url in (self._url, *self._restored):
+            self._databases.drop(url)
+
+
+@pytest.fixture
+def back_up(database: Engine, request: pytest.FixtureRequest) -> Iterator[Callable[[], Backup]]:
+    """Take a backup of `database` as it is then."""
+    is_sqlite = database.dialect.name == "sqlite"
+    databases = request.getfixturevalue("sqlite_files" if is_sqlite else "postgres_server")
+    taken: list[Backup] = []
+
+    def take() -> Backup:
+        taken.append(Backup(databases, database))
+        return taken[-1]
+
+    yield take
+    for each in taken:
+        each.drop()
 
 
 @pytest.fixture(params=DIALECTS)

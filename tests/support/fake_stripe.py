@@ -4,8 +4,9 @@
 
 Idempotency keys: the answer of the first request is kept for 24 hours of its clock, faults of ours
 included, and given again; the same key with other parameters is an error; refused and rate-limited
-requests keep nothing. Everything under `/_test` steers it: the clock, faults to come, and what
-customers and banks do.
+requests keep nothing. Lists are newest first and in pages, and are filtered by what Stripe filters
+them by: it knows no list of one customer's refunds or disputes. Everything under `/_test` steers
+it: the clock, faults to come, and what customers and banks do.
 """
 
 from __future__ import annotations
@@ -19,6 +20,17 @@ from urllib.parse import parse_qsl, urlsplit
 
 from fake_stripe_invoices import DAY_S, Rejection, invalid
 from fake_stripe_objects import Objects
+
+# What is listed under which path, and by what it is filtered.
+LISTED = {
+    "customers": ("customer", ("email", "created")),
+    "invoices": ("invoice", ("customer", "status", "created")),
+    "invoiceitems": ("invoiceitem", ("customer", "invoice", "created")),
+    "payment_intents": ("payment_intent", ("customer", "created")),
+    "refunds": ("refund", ("charge", "payment_intent", "created")),
+    "disputes": ("dispute", ("charge", "payment_intent", "created")),
+    "credit_notes": ("credit_note", ("customer", "invoice", "created")),
+}
 
 
 class Drop(Exception):
@@ -80,39 +92,56 @@ class Stripe(Objects):
         raise Rejection(404, "invalid_request_error", f"Unrecognized request URL {path}")
 
     def read(self, path: str, params: dict[str, Any]) -> dict[str, Any]:
-        kinds = {
-            "customers": "customer",
-            "invoices": "invoice",
-            "invoiceitems": "invoiceitem",
-            "payment_intents": "payment_intent",
-            "refunds": "refund",
-            "disputes": "dispute",
-            "credit_notes": "credit_note",
-        }
         parts = path.split("/")[2:]
         if parts[:2] == ["billing", "meters"]:
             if len(parts) == 2:
-                return self.list("billing.meter")
+                return self.page(path, self.all("billing.meter"), params, ("status",))
             return self.event_summaries(self.get(parts[2], "billing.meter"), params)
         if parts[0] == "checkout":
             return self.get(parts[2], "checkout.session")
         if parts[0] == "invoice_payments":
-            return self.list("invoice_payment", intent=params["payment"]["payment_intent"])
-        expanded = set(params.get("expand", {}).values())
-        kind = kinds[parts[0]]
+            wanted = params.pop("payment")["payment_intent"]
+            found = self.all("invoice_payment", intent=wanted)
+            return self.page(path, found, params, ("invoice", "status"))
         if parts[-1] == "payment_methods":
-            return self.list("payment_method", customer=parts[1])
+            found = self.all("payment_method", customer=parts[1])
+            return self.page(path, found, params, ("type",))
+        kind, filters = LISTED[parts[0]]
         if len(parts) == 2:
-            return self.expanded(self.get(parts[1], kind), "payments" in expanded)
-        wanted = {name: params.get(name) for name in ("customer", "invoice", "payment_intent")}
-        found = self.list(kind, **wanted)
-        since = int(params.get("created", {}).get("gte", 0))
+            return self.expanded(self.get(parts[1], kind), expands(params, "payments"))
+        found = self.page(path, self.all(kind), params, filters)
         found["data"] = [
-            self.expanded(each, "data.payments" in expanded)
-            for each in found["data"]
-            if each["created"] >= since
+            self.expanded(each, expands(params, "data.payments")) for each in found["data"]
         ]
         return found
+
+    def page(
+        self, path: str, found: list[dict[str, Any]], params: dict[str, Any], filters: Any
+    ) -> dict[str, Any]:
+        """One page of what the filters leave."""
+        for name in params:
+            if name not in {*filters, "limit", "starting_after", "expand"}:
+                raise invalid(f"Received unknown parameter: {name}")
+        limit = int(params.get("limit", 10))
+        if not 1 <= limit <= 100:
+            raise invalid("This value must be between 1 and 100")
+        for name in set(filters) & params.keys():
+            wanted = params[name]
+            if name == "created":
+                found = [each for each in found if each["created"] >= int(wanted["gte"])]
+            else:
+                found = [each for each in found if each.get(name) == wanted]
+        if "starting_after" in params:
+            ids = [each["id"] for each in found]
+            if params["starting_after"] not in ids:
+                raise invalid(f"No such object: '{params['starting_after']}'")
+            found = found[ids.index(params["starting_after"]) + 1 :]
+        return {
+            "object": "list",
+            "data": found[:limit],
+            "has_more": len(found) > limit,
+            "url": path,
+        }
 
     def keyed(self, path: str, params: dict[str, Any], key: str | None) -> tuple[int, Any]:
         """Answer a POST once per key, as Stripe documents it."""
@@ -146,6 +175,10 @@ class Stripe(Objects):
         if fault == "drop after":
             raise Drop
         return answer
+
+
+def expands(params: dict[str, Any], name: str) -> bool:
+    return name in params.get("expand", {}).values()
 
 
 def nested(query: str) -> dict[str, Any]:

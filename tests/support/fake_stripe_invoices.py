@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 DAY_S = 86_400
+ITEMS_MAX = 250
 
 
 class Rejection(Exception):
@@ -57,14 +58,14 @@ class Store:
             raise Rejection(404, "invalid_request_error", f"No such {kind}: '{object_id}'")
         return found
 
-    def list(self, kind: str, **wanted: Any) -> dict[str, Any]:
-        data = [
+    def all(self, kind: str, **wanted: Any) -> list[dict[str, Any]]:
+        """Every object of a kind that has these fields, newest first."""
+        return [
             each
-            for each in self.objects.values()
+            for each in reversed(self.objects.values())
             if each["object"] == kind
-            and all(each.get(name) == value for name, value in wanted.items() if value)
+            and all(each.get(name) == value for name, value in wanted.items())
         ]
-        return {"object": "list", "data": data[::-1], "has_more": False, "url": "/v1/list"}
 
     def emit(self, kind: str, about: dict[str, Any]) -> None:
         number = next(self.numbers)
@@ -114,6 +115,8 @@ class Invoices(Store):
         invoice = self.get(params["invoice"], "invoice")
         if invoice["status"] != "draft":
             raise invalid("You can only add items to a draft invoice")
+        if len(self.all("invoiceitem", invoice=invoice["id"])) == ITEMS_MAX:
+            raise invalid(f"An invoice has at most {ITEMS_MAX} items")
         if invoice["customer"] != customer["id"] or invoice["currency"] != params["currency"]:
             raise invalid("The item does not fit the invoice")
         amount = int(params["amount"])
@@ -134,7 +137,14 @@ class Invoices(Store):
         """An object as it is answered: what it has of others only where that was asked for."""
         if not with_payments:
             return found
-        return found | {"payments": self.list("invoice_payment", invoice=found["id"])}
+        paid = self.all("invoice_payment", invoice=found["id"])
+        payments = {
+            "object": "list",
+            "data": paid,
+            "has_more": False,
+            "url": "/v1/invoice_payments",
+        }
+        return found | {"payments": payments}
 
     def finalize(self, invoice: dict[str, Any], _params: dict[str, Any]) -> dict[str, Any]:
         if invoice["status"] != "draft":

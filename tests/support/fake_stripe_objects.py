@@ -75,7 +75,9 @@ class Objects(Invoices):
         intent = self.get(params["payment_intent"], "payment_intent")
         amount = int(params["amount"])
         before = sum(
-            each["amount"] for each in self.list("refund", payment_intent=intent["id"])["data"]
+            each["amount"]
+            for each in self.all("refund", payment_intent=intent["id"])
+            if each["status"] not in ("failed", "canceled")
         )
         if before + amount > intent["amount_received"]:
             raise invalid("Refund amount is greater than the unrefunded amount")
@@ -94,10 +96,10 @@ class Objects(Invoices):
         at, now = int(params["timestamp"]), self.now()
         if not now - 35 * DAY_S <= at <= now + 300:
             raise invalid("timestamp must be within the past 35 days and up to 5 minutes ahead")
-        if not self.list("billing.meter", event_name=params["event_name"])["data"]:
+        if not self.all("billing.meter", event_name=params["event_name"]):
             raise invalid(f"No active meter found for event name {params['event_name']}")
         self.get(params["payload"]["stripe_customer_id"], "customer")
-        known = self.list("billing.meter_event", identifier=params["identifier"])["data"]
+        known = self.all("billing.meter_event", identifier=params["identifier"])
         if any(now - each["created"] < DAY_S for each in known):
             raise invalid("An event already exists with this identifier")
         return self.make(
@@ -115,7 +117,7 @@ class Objects(Invoices):
             raise invalid("start_time and end_time must be aligned with minutes")
         value = sum(
             float(each["payload"]["value"])
-            for each in self.list("billing.meter_event", event_name=meter["event_name"])["data"]
+            for each in self.all("billing.meter_event", event_name=meter["event_name"])
             if each["payload"]["stripe_customer_id"] == params["customer"]
             and first <= each["timestamp"] < last
         )

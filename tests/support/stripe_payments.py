@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 from stripe_process import StripeProcess
 
 from billing.invoices import closing
-from billing.payments import collection, outbox, top_ups, webhooks
-from metering.database import snapshot
+from billing.payments import booking, collection, outbox, top_ups, webhooks
+from metering.database import snapshot, transaction
 
 
 def receive(month: Month, stripe: StripeProcess, payload: bytes, signature: str) -> str:
@@ -66,3 +66,17 @@ def begin(month: Month, stripe: StripeProcess, amount: int, reference: str = "r"
         reference=reference,
         return_url="https://gateway.example/dashboard/statement",
     )
+
+
+def push(month: Month, stripe: StripeProcess) -> None:
+    """Push, until nothing waits."""
+    outbox.push(month.database, stripe.provider)
+    with snapshot(month.database) as connection:
+        assert outbox.open_rows(connection) == []
+
+
+def book(month: Month, stripe: StripeProcess, kind: str, provider_id: str) -> str:
+    """Book what is at Stripe, as a person does; what came of it."""
+    effect = booking.looked_up(month.database, stripe.provider, kind, provider_id)
+    with transaction(month.database) as connection:
+        return effect(connection)

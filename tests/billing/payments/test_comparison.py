@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from invoice_world import Month
 from sqlalchemy import update
 from stripe_invoices import DUE, compared, deliver, issued, named, pushed
+from stripe_payments import book
 from stripe_process import StripeProcess
 
 from billing.invoices import issuing, paying
@@ -123,6 +124,109 @@ def refused_there(month: Month, stripe: StripeProcess, ours: str, _theirs: str) 
 
 def credit_bought_unheard(month: Month, stripe: StripeProcess, _ours: str, _theirs: str) -> None:
     top_up(month, stripe)
+
+
+def paid_with(month: Month, stripe: StripeProcess, what: str, theirs: str) -> str:
+    """Stripe's id of the payment of a top-up or of the invoice, which is booked."""
+    if what == "top-up":
+        top_up(month, stripe)
+        intent = str(stripe.one("payment_intent")["id"])
+    else:
+        intent = str(stripe.act("pay", invoice=theirs))
+    deliver(month, stripe)
+    return intent
+
+
+@pytest.mark.parametrize("what", ["top-up", "invoice"])
+def test_a_refund_or_a_dispute_whose_webhook_did_not_come_is_named(
+    month: Month, stripe: StripeProcess, what: str
+) -> None:
+    _, theirs = pushed(month, stripe)
+    intent = paid_with(month, stripe, what, theirs)
+
+    def differing() -> list[tuple[str, ...]]:
+        found = compared(month, stripe)
+        assert len({difference.subject for difference in found.differences}) == len(
+            found.differences
+        )
+        return [(each.check, each.expected, each.actual) for each in found.differences]
+
+    refund = stripe.act("refund", payment_intent=intent, amount=150)
+    assert differing() == [("refund booked = provider's", "150", "0")]
+    deliver(month, stripe)
+    assert differing() == []
+    stripe.act("change", id=refund, fields={"status": "failed"})
+    assert differing() == [("refund booked = provider's", "0", "150")]
+    book(month, stripe, "refund", refund)
+    assert differing() == []
+    dispute = stripe.act("dispute", intent=intent)
+    amount = str(stripe.one("payment_intent")["amount_received"])
+    assert differing() == [("dispute booked = provider's", amount, "0")]
+    deliver(month, stripe)
+    assert differing() == []
+    stripe.act("change", id=dispute, fields={"status": "won"})
+    assert differing() == [("dispute booked = provider's", "0", amount)]
+    book(month, stripe, "dispute", dispute)
+    assert differing() == []
+
+
+def test_what_has_moved_nothing_yet_and_what_is_of_others_is_no_difference(
+    month: Month, stripe: StripeProcess
+) -> None:
+    _, theirs = pushed(month, stripe)
+    intent = paid_with(month, stripe, "top-up", theirs)
+    refund = stripe.act("refund", payment_intent=intent, amount=150)
+    stripe.act("change", id=refund, fields={"status": "pending"})
+    dispute = stripe.act("dispute", intent=intent)
+    stripe.act("change", id=dispute, fields={"status": "warning_needs_response"})
+    # Another business under the same account: no mark, no customer, no payment of ours.
+    customer = stripe.provider.do("customer", "x", {"name": "X", "email": "x@x.example"}, "x")
+    stripe.act("change", id=customer, fields={"metadata": {}})
+    card = stripe.act("card", customer=customer)
+    assert card is None
+    body = {"customer": customer, "amount": 5, "currency": "usd", "description": "x"}
+    other = stripe.provider.do("recharge", "x", body, "y")
+    stripe.act("change", id=other, fields={"metadata": {}})
+    stripe.act("refund", payment_intent=other, amount=5)
+    assert compared(month, stripe).differences == []
+
+
+def test_a_reversal_that_changes_while_stripe_is_asked_is_asked_for_again(
+    month: Month, stripe: StripeProcess
+) -> None:
+    _, theirs = pushed(month, stripe)
+    intent = paid_with(month, stripe, "top-up", theirs)
+    refund = stripe.act("refund", payment_intent=intent, amount=150)
+    dispute = stripe.act("dispute", intent=intent)
+    deliver(month, stripe)
+
+    class Meanwhile:
+        """A provider at which the dispute is won and the refund fails, once both are listed."""
+
+        def disputes(self) -> Any:
+            found = stripe.provider.disputes()
+            stripe.act("end_dispute", dispute=dispute, status="won")
+            stripe.act("change", id=refund, fields={"status": "failed"})
+            deliver(month, stripe)
+            book(month, stripe, "refund", refund)
+            return found
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(stripe.provider, name)
+
+    assert comparison.compare(month.database, Meanwhile()).differences == []  # type: ignore[arg-type]
+
+
+def test_every_page_of_what_stripe_lists_is_read(month: Month, stripe: StripeProcess) -> None:
+    _, theirs = pushed(month, stripe)
+    intent = paid_with(month, stripe, "top-up", theirs)
+    first = stripe.act("refund", payment_intent=intent, amount=1)  # it is on the last page
+    for _ in range(110):
+        later = stripe.act("refund", payment_intent=intent, amount=1)
+        stripe.act("change", id=later, fields={"status": "pending"})
+    found = compared(month, stripe)
+    assert [each.subject for each in found.differences] == [f"ten_1 {first}"]
+    assert found.counts.reversals == 111
 
 
 Falsify = Callable[[Month, StripeProcess, str, str], None]

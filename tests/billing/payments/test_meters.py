@@ -13,6 +13,7 @@ from billing.payments.provider import Refused
 from billing.payments.tables import payment_outbox
 from metering import rollups
 from metering.database import snapshot, transaction
+from metering.events import EndedBy, RequestStatus
 
 HOUR_US = 3600 * 10**6
 EVENT = "dflash_output_tokens"
@@ -116,6 +117,29 @@ def test_what_stripe_refuses_of_a_meter_holds_up_no_invoice(
             select(payment_outbox.c.state).where(payment_outbox.c.action == "meter")
         ).scalars()
         assert sorted(states) == ["refused", "sent", "sent"]
+
+
+def test_requests_that_no_invoice_counts_are_told_of_no_meter(
+    metered: Month, stripe: StripeProcess
+) -> None:
+    """In test mode, refused, or ended by us without output; what comes late beside them is told."""
+    stripe.act("meter", event_name="requests")
+    with transaction(metered.database) as connection:
+        meters.begin(connection, "ten_1", "requests", "requests")
+    running = metered.now_us
+    nothing = {"units": (), "unattached_tokens": 0}
+    metered.serve("req_3", ended_us=running, tokens=4_000, carries={"test_mode": True})
+    metered.serve("req_4", ended_us=running, status=RequestStatus.REFUSED, **nothing)
+    metered.serve("req_5", ended_us=running, ended_by=EndedBy.OPERATOR, **nothing)
+    pass_to(metered, stripe, running + 2 * HOUR_US)
+    assert [meters.queue(metered.database) for _ in range(2)] == [1, 0]
+    outbox.push(metered.database, stripe.provider)
+    assert told(stripe) == [(0, "5000")]
+    metered.serve("req_6", ended_us=running + 1, tokens=7)
+    pass_to(metered, stripe, metered.now_us)
+    assert [meters.queue(metered.database) for _ in range(2)] == [2, 0]
+    outbox.push(metered.database, stripe.provider)
+    assert sorted(told(stripe)) == [(0, "5000"), (2, "1"), (2, "7")]
 
 
 def test_only_what_can_be_told_is(month: Month) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import fake_stripe_invoices
 import pytest
 from billing_world import add_tenant
 from invoice_world import Month, at, priced
@@ -172,6 +175,18 @@ def test_queueing_the_same_again_queues_nothing(month: Month, stripe: StripeProc
         assert collection.enrol(connection, "ten_1", "other@acme.example", "USD") is False
     outbox.push(month.database, stripe.provider)
     is_whole(month, stripe, invoice_id)
+
+
+def test_an_invoice_of_more_lines_than_stripe_takes_has_the_last_ones_in_one(
+    month: Month, stripe: StripeProcess
+) -> None:
+    invoice = month.invoice(issue(month, stripe))
+    for times in (124, 125, 126, 400):
+        lines = [line for line in invoice.lines if line.amount_minor] * times
+        items = collection.items(replace(invoice, lines=tuple(lines)))
+        assert len(items) == min(len(lines), fake_stripe_invoices.ITEMS_MAX)
+        assert sum(amount for _, amount in items) == 500 * times
+    assert items[-1][0] == "551 further lines"
 
 
 def test_a_voided_invoice_is_voided_there_too(month: Month, stripe: StripeProcess) -> None:

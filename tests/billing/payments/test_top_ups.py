@@ -172,6 +172,28 @@ def test_a_recharge_takes_the_card_kept_last_and_without_one_it_stops(
     assert credit(month) == 2000 + 1000
 
 
+def test_a_card_whose_owner_disputes_a_payment_is_charged_no_more_by_itself(
+    month: Month, stripe: StripeProcess
+) -> None:
+    _, intent = bought(month, stripe)
+    deliver(month, stripe)
+    with transaction(month.database) as connection:
+        recharging.order(connection, "ten_1", below_nano=10**13, amount_minor=1000)
+    stripe.act("refund", payment_intent=intent, amount=100)
+    dispute = stripe.act("dispute", intent=intent)
+    stripe.act("end_dispute", dispute=dispute, status="warning_needs_response")
+    deliver(month, stripe)
+    with snapshot(month.database) as connection:
+        assert not collection.account(connection, "ten_1").recharge_failed
+    stripe.act("end_dispute", dispute=dispute, status="needs_response")
+    deliver(month, stripe)
+    assert recharging.recharge(month.database) == 0
+    with transaction(month.database) as connection:
+        recharging.order(connection, "ten_1", below_nano=10**13, amount_minor=1000)
+    deliver(month, stripe)  # the same again
+    assert recharging.recharge(month.database) == 1
+
+
 def test_a_tenant_that_pays_otherwise_buys_nothing_here(
     month: Month, stripe: StripeProcess
 ) -> None:
