@@ -21,9 +21,8 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from billing import catalogue, periods
-from billing.errors import InvalidPeriod
-from billing.exports import charges, list_prices
-from billing.exports.charges import Booked, Part
+from billing.exports import charges, list_prices, stretches
+from billing.exports.charges import Part
 from billing.exports.columns import Row
 from billing.exports.focus_rows import (
     Key,
@@ -35,6 +34,7 @@ from billing.exports.focus_rows import (
     priced,
     residual,
 )
+from billing.exports.stretches import Booked
 from billing.invoices import closing, parties
 from billing.invoices.drafting import LINE_KINDS, UNBILLED_STATES
 from billing.invoices.tables import credit_notes, invoice_lines, invoices
@@ -50,7 +50,6 @@ SERVICE = {
     "ServiceSubcategory": "Generative AI",
     "ServiceName": "DFlash Gateway",
 }
-EVER_US = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +111,8 @@ def _rows(book: Book, period: Period, currency: str) -> Iterator[Row]:
         head = book.head | {"InvoiceId": row["number"]}
         yield from _invoice(replace(book, head=head), row)
         yield from _credit_notes(book, row)
-    history = _history(book, period.label)
-    last_us = history[-1][1] if history else -1
-    for part, start_us, end_us in _parts(book, period, Booked(last_us, EVER_US)):
+    billing = stretches.billing(book.connection, book.tenant_id, period.label)
+    for part, start_us, end_us in _parts(book, period, billing.unbilled):
         yield _of_part(book, part, start_us, end_us)
     yield from _purchases(book, period, currency)
 
@@ -138,26 +136,28 @@ def _service(
 ) -> Iterator[Row]:
     """What an invoice charges for one month of service: its own, or an earlier one's rest."""
     service = closing.period_of(book.connection, book.tenant_id, label)
-    booked, corrects = _stretch(book, label, invoice_id)
+    billing = stretches.billing(book.connection, book.tenant_id, label)
+    before = _billed_before(book, label, billing.beside[invoice_id])
     left = {
         _key(each): Owed(Decimal(each["quantity"]), each["amount_nano"])
         for each in lines
         if each["kind"] != "period"
     }
-    for part, start_us, end_us in _parts(book, service, booked):
+    for part, start_us, end_us in _parts(book, service, billing.stretches[invoice_id]):
         rest = left.setdefault(part.key, Owed(Decimal(0), 0))
         rest.quantity -= part.quantity
         rest.amount_nano -= part.amount_nano
         yield _of_part(book, part, start_us, end_us)
     span: Row = {"ChargePeriodStart": service.start_us, "ChargePeriodEnd": service.end_us}
-    if corrects:
-        span["ChargeClass"] = "Correction"
+    correction: Row = span | {"ChargeClass": "Correction"}
     for key, rest in left.items():
         if rest.quantity or rest.amount_nano:
-            yield book.head | span | residual(key, rest)
+            yield book.head | (correction if key in before else span) | residual(key, rest)
     for each in lines:
         if each["kind"] == "period":
-            yield book.head | span | periodic(each, corrects=corrects)
+            corrects = _key(each) in before
+            head = book.head | (correction if corrects else span)
+            yield head | periodic(each, corrects=corrects)
 
 
 def _key(line: Mapping[Any, Any]) -> Key:
@@ -242,35 +242,16 @@ def _purchases(book: Book, period: Period, currency: str) -> Iterator[Row]:
         }
 
 
-def _history(book: Book, label: str) -> list[tuple[str, int]]:
-    """The standing invoices that bill a service period, and when each was issued, in order."""
-    line, invoice = invoice_lines.c, invoices.c
+def _billed_before(book: Book, label: str, beside: Sequence[str]) -> set[Key]:
+    """The lines of a service period that other invoices had billed already."""
+    line = invoice_lines.c
     found = book.connection.execute(
-        select(invoice.id, invoice.finalised_at_us, invoice.number)
-        .distinct()
-        .join(invoice_lines, line.invoice_id == invoice.id)
-        .where(
-            line.tenant_id == book.tenant_id,
-            line.period == label,
-            line.kind.in_(LINE_KINDS),
-            invoice.state.not_in(UNBILLED_STATES),
-        )
-        .order_by(invoice.finalised_at_us, invoice.number)
+        select(invoice_lines).where(line.invoice_id.in_(beside), line.period == label)
     )
-    return [(row.id, row.finalised_at_us) for row in found]
+    return {_key(each) for each in found.mappings()}
 
 
-def _stretch(book: Book, label: str, invoice_id: str) -> tuple[Booked, bool]:
-    """When the parts of an invoice's lines were booked, and whether another came before it."""
-    before_us = -1
-    for number, (each, issued_us) in enumerate(_history(book, label)):
-        if each == invoice_id:
-            return Booked(before_us, issued_us), number > 0
-        before_us = issued_us
-    raise InvalidPeriod(f"{invoice_id} does not bill {label}")
-
-
-def _parts(book: Book, period: Period, booked: Booked) -> Iterator[tuple[Part, int, int]]:
+def _parts(book: Book, period: Period, booked: Sequence[Booked]) -> Iterator[tuple[Part, int, int]]:
     for start_us, end_us in periods.days(period):
         for part in charges.parts(book.connection, book.tenant_id, start_us, end_us, booked):
             yield part, start_us, end_us
