@@ -157,7 +157,8 @@ def _service(
         if each["kind"] == "period":
             corrects = _key(each) in before
             head = book.head | (correction if corrects else span)
-            yield head | periodic(each, corrects=corrects)
+            listed = _list_period_price(book, each)
+            yield head | periodic(each, listed=listed, corrects=corrects)
 
 
 def _key(line: Mapping[Any, Any]) -> Key:
@@ -303,7 +304,22 @@ def _of_part(book: Book, part: Part, start_us: int, end_us: int) -> Row:
 
 def _list_price(book: Book, part: Part) -> Decimal | None:
     """What the line costs whoever has no prices of its own; null where it is the same tariff."""
-    version_id = part.tariff_version_id
+    base = _base(book, part.tariff_version_id)
+    return None if base is None else list_prices.unit_price(base, part.component, part.detail)
+
+
+def _list_period_price(book: Book, line: Mapping[Any, Any]) -> Decimal | None:
+    """The same of a price of the month."""
+    version_id = line["tariff_version_id"]
+    base = _base(book, version_id)
+    if base is None:
+        return None
+    own = catalogue.version(book.connection, version_id).document
+    return list_prices.period_price(base, own, line["component"], line["detail"])
+
+
+def _base(book: Book, version_id: str | None) -> Tariff | None:
+    """The tariff that a customer's own version was made from; null of any other."""
     if version_id is None:
         return None
     if version_id not in book.bases:
@@ -311,5 +327,4 @@ def _list_price(book: Book, part: Part) -> Decimal | None:
         book.bases[version_id] = (
             None if base is None else catalogue.version(book.connection, base).document
         )
-    found = book.bases[version_id]
-    return None if found is None else list_prices.unit_price(found, part.component, part.detail)
+    return book.bases[version_id]
