@@ -72,14 +72,10 @@ def rows(
     """
     period = closing.period_of(connection, tenant_id, label)
     currency = currency_of(connection, tenant_id)
-    issuer = parties.issuer(connection).name
     head: Row = {
         **SERVICE,
+        **_named(parties.issuer(connection).name, parties.customer(connection, tenant_id).name),
         "BillingAccountId": tenant_id,
-        "BillingAccountName": parties.customer(connection, tenant_id).name,
-        "InvoiceIssuerName": issuer,
-        "ProviderName": issuer,
-        "PublisherName": issuer,
         "BillingPeriodStart": period.start_us,
         "BillingPeriodEnd": period.end_us,
         "BillingCurrency": currency,
@@ -87,6 +83,12 @@ def rows(
     }
     made = _rows(Book(connection, tenant_id, head, projects), period, currency)
     return (_in_pricing_currency(row) for row in made)
+
+
+def _named(issuer: str, customer: str) -> Row:
+    """Who charges, and whom."""
+    names = dict.fromkeys(("InvoiceIssuerName", "ProviderName", "PublisherName"), issuer)
+    return {"BillingAccountName": customer, **names}
 
 
 def _in_pricing_currency(row: Row) -> Row:
@@ -108,9 +110,12 @@ def _rows(book: Book, period: Period, currency: str) -> Iterator[Row]:
         .order_by(invoice.finalised_at_us, invoice.number)
     ).mappings()
     for row in issued.all():
-        head = book.head | {"InvoiceId": row["number"]}
-        yield from _invoice(replace(book, head=head), row)
-        yield from _credit_notes(book, row)
+        # As the invoice says, whatever they are called since.
+        names = (json.loads(row[party])["name"] for party in ("issuer", "customer"))
+        own = replace(book, head=book.head | _named(*names))
+        head = own.head | {"InvoiceId": row["number"]}
+        yield from _invoice(replace(own, head=head), row)
+        yield from _credit_notes(own, row)
     billing = stretches.billing(book.connection, book.tenant_id, period.label)
     for part, start_us, end_us in _parts(book, period, billing.unbilled):
         yield _of_part(book, part, start_us, end_us)

@@ -184,6 +184,32 @@ def test_rows_say_units_tiers_joules_and_who_is_to_bear_them(month: Month) -> No
     assert {row["x_EnergyClass"] for row in mine} == {"estimated"}
 
 
+def test_an_invoices_rows_name_whom_it_names(month: Month) -> None:
+    month.terms(name="Old Operator Ltd")
+    month.terms("ten_1", name="Acme GmbH")
+    month.serve("req_1", ended_us=at("2026-11-10 00:00"), tokens=999_995)
+    month.now_us = at("2026-12-05 00:00")
+    month.close("2026-11")
+    month.serve("req_2", ended_us=at("2026-12-04 00:00"))
+    month.terms(name="New Operator Inc")
+    month.terms("ten_1", name="Acme Holding")
+    names = {
+        (
+            row["InvoiceIssuerName"],
+            row["ProviderName"],
+            row["PublisherName"],
+            row["BillingAccountName"],
+        )
+        for row in focus_rows(month.database, "ten_1", "2026-11")
+        if row.get("InvoiceId")
+    }
+    assert names == {("Old Operator Ltd",) * 3 + ("Acme GmbH",)}
+    running = focus_rows(month.database, "ten_1", "2026-12")
+    assert {(row["InvoiceIssuerName"], row["BillingAccountName"]) for row in running} == {
+        ("New Operator Inc", "Acme Holding")
+    }
+
+
 def test_credit_that_was_bought_is_billed_once_and_what_it_pays_for_is_not(month: Month) -> None:
     with transaction(month.database) as connection:
         credits.grant(connection, "ten_1", 7_000_000_000, "second")
