@@ -245,6 +245,13 @@ def test_a_budget_resets_at_local_midnight_not_at_utcs(database: Engine) -> None
             admit(connection, "req_2", started_at_us=us("2026-11-01T00:00", zone))
         assert refusal.value.resets_at_us == us("2026-11-02T00:00", zone)
         admit(connection, "req_3", started_at_us=us("2026-11-02T00:00", zone))
+        # What is read goes by the same days, where nothing was spent yet.
+        for at, day in (("2026-11-03T15:59", 3), ("2026-11-03T16:00", 3), ("2026-11-04T00:00", 4)):
+            (standing,) = budgets.standings(connection, "ten_1", us(at, zone))
+            assert standing == budgets.standing(
+                connection, "ten_1", standing.budget.id, us(at, zone)
+            )
+            assert standing.window.start_us == us(f"2026-11-0{day}T00:00", zone)
 
 
 @pytest.mark.parametrize("period", ["day", "week", "month"])
