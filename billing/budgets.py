@@ -14,9 +14,9 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import uuid_utils
-from sqlalchemy import Connection, Select, and_, bindparam, insert, or_, select, update
+from sqlalchemy import Connection, Select, and_, bindparam, func, insert, or_, select, update
 
-from billing.budget_windows import Period, Window, window_of
+from billing.budget_windows import Period, Window, window_beside
 from billing.credit_tables import budget_reservations, budget_windows, budgets
 from billing.errors import BudgetExhausted, InvalidBudget, UnknownBudget
 from billing.money import format_nano
@@ -129,7 +129,7 @@ def standings(connection: Connection, tenant_id: str, at_us: int) -> list[Standi
     query = _open(tenant_id).order_by(budgets.c.created_at_us, budgets.c.id)
     zone = _zone(connection, tenant_id)
     found = [_budget(row) for row in connection.execute(query)]
-    return [_standing(connection, each, window_of(each.period, at_us, zone)) for each in found]
+    return [_standing(connection, each, at_us, zone) for each in found]
 
 
 def standing(connection: Connection, tenant_id: str, budget_id: str, at_us: int) -> Standing:
@@ -139,9 +139,7 @@ def standing(connection: Connection, tenant_id: str, budget_id: str, at_us: int)
     ).one_or_none()
     if row is None:
         raise UnknownBudget(f"no budget {budget_id!r}")
-    found = _budget(row)
-    window = window_of(found.period, at_us, _zone(connection, tenant_id))
-    return _standing(connection, found, window)
+    return _standing(connection, _budget(row), at_us, _zone(connection, tenant_id))
 
 
 _OWN = budget_reservations.c.request_id == bindparam("request_id")
@@ -158,6 +156,8 @@ _APPLYING = Prepared(
         tenants.c.time_zone,
         budget_windows.c.start_us,
         budget_windows.c.end_us,
+        budget_windows.c.spent_nano,
+        budget_windows.c.reserved_nano,
     )
     .join(requests, requests.c.tenant_id == budgets.c.tenant_id)
     .join(tenants, tenants.c.id == budgets.c.tenant_id)
@@ -188,12 +188,11 @@ def applying(connection: Connection, request_id: str) -> list[Standing]:
     found = []
     for row in rows:
         budget = _budget(row)
-        window = (
-            window_of(budget.period, row.started_at_us, ZoneInfo(row.time_zone))
+        found.append(
+            _standing(connection, budget, row.started_at_us, ZoneInfo(row.time_zone))
             if row.start_us is None
-            else Window(row.start_us, row.end_us)
+            else _counted(budget, row)
         )
-        found.append(_standing(connection, budget, window))
     return found
 
 
@@ -315,14 +314,21 @@ def _alert(connection: Connection, standing: Standing, spent_nano: int) -> None:
         )
 
 
-def _standing(connection: Connection, budget: Budget, window: Window) -> Standing:
-    row = connection.execute(
-        select(budget_windows).where(
-            budget_windows.c.budget_id == budget.id, budget_windows.c.start_us == window.start_us
-        )
-    ).one_or_none()
-    if row is None:
-        return Standing(budget, window, 0, 0)
+def _standing(connection: Connection, budget: Budget, at_us: int, zone: ZoneInfo) -> Standing:
+    start_us = budget_windows.c.start_us
+    own = select(budget_windows).where(budget_windows.c.budget_id == budget.id)
+    begun = own.where(start_us <= at_us).order_by(start_us.desc()).limit(1)
+    row = connection.execute(begun).one_or_none()
+    if row is not None and at_us in (last := _counted(budget, row)).window:
+        return last
+    since = own.where(start_us > at_us).with_only_columns(func.min(start_us))
+    ended_us, next_us = None if row is None else row.end_us, connection.scalar(since)
+    window = window_beside(budget.period, at_us, zone, ended_us=ended_us, next_us=next_us)
+    return Standing(budget, window, 0, 0)
+
+
+def _counted(budget: Budget, row: Any) -> Standing:
+    window = Window(row.start_us, row.end_us)
     return Standing(budget, window, row.spent_nano, row.reserved_nano)
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
 
 from billing import tariffs
 from billing.errors import NoTariff, TariffConflict, UnknownTenant
@@ -146,8 +146,9 @@ def assign(connection: Connection, tenant_id: str, tariff_name: str, from_us: in
     """Let a tenant pay this tariff from a time on. Assigning the same again changes nothing.
 
     Raises UnknownTenant, NoTariff, or TariffConflict when the currencies differ, another tariff
-    was assigned from the same moment, or a month that ends after it is closed. A time when the
-    tenant had no tariff takes its first one even so: nothing of it was priced.
+    was assigned from the same moment, requests were admitted under the one it replaces, or a month
+    that ends after it is closed. A time when the tenant had no tariff takes its first one even so:
+    nothing of it was priced.
     """
     currency = connection.scalar(select(tenants.c.currency).where(tenants.c.id == tenant_id))
     if currency is None:
@@ -170,6 +171,7 @@ def assign(connection: Connection, tenant_id: str, tariff_name: str, from_us: in
     if already is None:
         is_first = assigned(connection, tenant_id, from_us) is None
         _leave_closed_months(connection, tenant_id, currency, from_us, is_first=is_first)
+        _leave_admitted(connection, tenant_id, tariff_name, from_us)
         connection.execute(
             insert(tenant_tariffs).values(
                 tenant_id=tenant_id, effective_from_us=from_us, tariff=tariff_name
@@ -246,6 +248,27 @@ def _leave_closed_months(
                 f" earliest is {until:%Y-%m-%dT%H:%M:%SZ}"
             )
         closed_periods.look_again(connection, tenant_id, period.label)
+
+
+def _leave_admitted(connection: Connection, tenant_id: str, tariff_name: str, from_us: int) -> None:
+    """Refuse an assignment over requests that another one priced, until the next one there is."""
+    until_us = connection.scalar(
+        select(func.min(tenant_tariffs.c.effective_from_us)).where(
+            tenant_tariffs.c.tenant_id == tenant_id,
+            tenant_tariffs.c.effective_from_us > from_us,
+        )
+    )
+    admitted = (
+        select(requests.c.tariff_version_id)
+        .join(tariff_versions, tariff_versions.c.id == requests.c.tariff_version_id)
+        .where(requests.c.tenant_id == tenant_id, requests.c.started_at_us >= from_us)
+        .where(tariff_versions.c.tariff != tariff_name)
+        .limit(1)
+    )
+    if until_us is not None:
+        admitted = admitted.where(requests.c.started_at_us < until_us)
+    if (version_id := connection.scalar(admitted)) is not None:
+        raise TariffConflict(f"requests were admitted under {version_id} since {from_us}")
 
 
 def _from_row(row: Mapping[str, Any]) -> TariffVersion:

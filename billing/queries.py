@@ -24,6 +24,7 @@ from billing.tables import (
 )
 from billing.typical import Typical, typical_of
 from metering.events import EnergySummary, RequestSummary
+from metering.ingestion.outside import ROUTE as OUTSIDE
 from metering.local_days import day_of
 from metering.tables import request_summaries, requests
 
@@ -251,13 +252,15 @@ def holds_open(connection: Connection) -> int:
 
 
 def typical(connection: Connection, tenant_id: str | None = None) -> Typical:
-    """What the latest requests, of a tenant or of all, came to: what `quotes.expected` guesses by.
+    """What our latest requests, of a tenant or of all, came to: what `quotes.expected` guesses by.
 
-    A measure that none of them has stays null, and without any request all is as by default.
+    A measure that none of them has stays null, and without any request all is as by default. What
+    another engine takes tells nothing of ours.
     """
     query = (
         select(request_summaries.c.body)
-        .where(request_summaries.c.output_tokens > 0)
+        .join(requests, requests.c.id == request_summaries.c.request_id)
+        .where(request_summaries.c.output_tokens > 0, requests.c.route != OUTSIDE)
         .order_by(request_summaries.c.ended_at_us.desc())
         .limit(TYPICAL_SAMPLE)
     )

@@ -1,8 +1,9 @@
 """What a request may cost before it has run, and while it runs. Pure.
 
 `worst_case`, `if_stopped`, `next_tokens` and `tokens_within` bound `rating.rate` from above,
-whatever units, tiers, joules, bits and blocks come out: holds rest on that. `expected` is a guess,
-and says from what.
+whatever units, tiers, joules, bits and blocks come out: holds rest on that. Only what runs here is
+quoted, so none counts the price of joules that another engine reports. `expected` is a guess, and
+says from what.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 from billing.money import EXACT, NANO_MAX, round_nano
 from billing.rating import PRICE_GROUPS, bounded, output_price, per_unit, rate
 from billing.tariffs import Energy, Output, Tariff
-from billing.typical import PRICED_CLASSES, USUAL, PricedClass, Typical
+from billing.typical import OWN_CLASSES, USUAL, OwnClass, Typical
 from metering.events import (
     ConfidenceTier,
     EndedBy,
@@ -174,14 +175,14 @@ def _dearest(output: Output) -> tuple[Decimal, int]:
 
 
 def _most_energy(energy: Energy) -> EnergySummary:
-    dearest = max(PRICED_CLASSES, key=lambda kind: _joule_price(energy, kind))
+    dearest = max(OWN_CLASSES, key=lambda kind: _joule_price(energy, kind))
     return EnergySummary(EnergyClass(dearest), NANO_MAX, NANO_MAX, "none", "none", "none", None)
 
 
-def _joule_price(energy: Energy, kind: PricedClass | None) -> Decimal:
+def _joule_price(energy: Energy, kind: OwnClass | None) -> Decimal:
     if kind is not None:
         return getattr(energy.per_million, kind) or Decimal(0)
-    return max(_joule_price(energy, each) for each in PRICED_CLASSES)
+    return max(_joule_price(energy, each) for each in OWN_CLASSES)
 
 
 def _expected_measures(

@@ -1,4 +1,4 @@
-"""What requests usually come to: the ground of a guess, and nothing that anything is billed by."""
+"""What our own requests usually come to: the ground of a guess, and nothing is billed by it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Literal
 from billing.rating import MILLIONTH
 from metering.events import ConfidenceTier, RequestSummary, UnitState
 
-PricedClass = Literal["measured", "estimated", "reported"]
-PRICED_CLASSES: tuple[PricedClass, ...] = ("measured", "estimated", "reported")
+# What an engine of ours can be charged for; `reported` joules are another's.
+OwnClass = Literal["measured", "estimated"]
+OWN_CLASSES: tuple[OwnClass, ...] = ("measured", "estimated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Typical:
         Decimal("0.1"),
     )
     review_share: Decimal = Decimal("0.05")  # of requests
-    energy_class: PricedClass | None = None  # null: the dearest that the tariff charges for
+    energy_class: OwnClass | None = None  # null: the dearest that the tariff charges for
     joules_per_token: Decimal | None = None  # prompt and output tokens alike
     bits_per_token: Decimal | None = None
     verified_blocks_per_token: Decimal = Decimal("0.2")
@@ -86,9 +87,9 @@ def typical_of(summaries: Sequence[RequestSummary]) -> Typical:
 
 def _usual_energy(
     summaries: Sequence[RequestSummary],
-) -> tuple[PricedClass | None, Decimal | None]:
+) -> tuple[OwnClass | None, Decimal | None]:
     counts = Counter(summary.energy.energy_class.value for summary in summaries)
-    usual = max(PRICED_CLASSES, key=lambda kind: counts[kind])
+    usual = max(OWN_CLASSES, key=lambda kind: counts[kind])
     measured = [
         (summary.energy.shown_uj, summary.input_tokens + summary.output_tokens)
         for summary in summaries

@@ -58,7 +58,7 @@ def read(connection: Connection, tenant_id: str | None, request_id: str) -> Gene
         receipt=envelope,
         adjustments=receipts.adjustments(connection, request_id),
         review=None if reviewed is None else review_view(reviewed),
-        seed=row.parameters["seed"],
+        seed=row.parameters.get("seed"),
         created_at=iso(row.started_at_us),
         ended_at=iso(row.ended_at_us) if row.ended_at_us is not None else None,
     )

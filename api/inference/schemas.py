@@ -205,7 +205,7 @@ class GenerationView(msgspec.Struct, frozen=True):
     receipt: dict[str, Any] | None
     adjustments: list[dict[str, Any]]
     review: ReviewView | None
-    seed: int
+    seed: int | None  # null where another engine ran it
     created_at: str
     ended_at: str | None
 

@@ -6,12 +6,14 @@ import base64
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import uuid_utils
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from api.errors import Conflict, InvalidParameter, NotFound
+from api.schemas import to_time
 from api.webhook_tables import webhook_endpoints
 from api.webhooks.addresses import check_url
 from metering import clock
@@ -70,19 +72,24 @@ def create(
 def rotate(connection: Connection, tenant_id: str, endpoint_id: str, overlap_s: int) -> Endpoint:
     """Give an endpoint a new secret; the old one signs beside it for `overlap_s` longer.
 
-    Raises NotFound, or InvalidParameter for an overlap out of range.
+    A secret that an earlier rotation left signing does so until its own time. Two sign at most, so
+    meanwhile the one in between has no overlap to give. Raises NotFound, InvalidParameter for an
+    overlap out of range, or Conflict for one while an earlier overlap lasts.
     """
     if not 0 <= overlap_s <= OVERLAP_S_MAX:
         raise InvalidParameter(f"overlap_s must be from 0 to {OVERLAP_S_MAX}", "overlap_s")
-    require(connection, tenant_id, endpoint_id)
+    before = _row(connection, tenant_id, endpoint_id, lock=True)
+    now_us = clock.now_us()
+    kept: dict[str, object] = {}
+    if not _overlaps(before, now_us):
+        kept = {"previous_secret": before.secret, "previous_until_us": now_us + overlap_s * 10**6}
+    elif overlap_s:
+        until = to_time(before.previous_until_us).isoformat()
+        raise Conflict(f"an earlier secret signs until {until}: till then, rotate with overlap_s 0")
     connection.execute(
         update(webhook_endpoints)
         .where(webhook_endpoints.c.id == endpoint_id)
-        .values(
-            previous_secret=webhook_endpoints.c.secret,
-            previous_until_us=clock.now_us() + overlap_s * 10**6,
-            secret=_mint(),
-        )
+        .values(secret=_mint(), **kept)
     )
     return require(connection, tenant_id, endpoint_id)
 
@@ -108,22 +115,29 @@ def listing(connection: Connection, tenant_id: str) -> list[Endpoint]:
 
 def require(connection: Connection, tenant_id: str, endpoint_id: str) -> Endpoint:
     """A tenant's endpoint by its id. Raises NotFound."""
-    row = connection.execute(
-        select(webhook_endpoints).where(
-            webhook_endpoints.c.id == endpoint_id, webhook_endpoints.c.tenant_id == tenant_id
-        )
-    ).one_or_none()
+    return _endpoint(_row(connection, tenant_id, endpoint_id))
+
+
+def _row(connection: Connection, tenant_id: str, endpoint_id: str, *, lock: bool = False) -> Any:
+    query = select(webhook_endpoints).where(
+        webhook_endpoints.c.id == endpoint_id, webhook_endpoints.c.tenant_id == tenant_id
+    )
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
     if row is None:
         raise NotFound(f"no endpoint {endpoint_id}")
-    return _endpoint(row)
+    return row
+
+
+def _overlaps(row: Any, now_us: int) -> bool:
+    return row.previous_until_us is not None and now_us < row.previous_until_us
 
 
 def _mint() -> str:
     return "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
-def _endpoint(row: Row[*tuple[object, ...]]) -> Endpoint:
-    both = row.previous_until_us is not None and clock.now_us() < row.previous_until_us
+def _endpoint(row: Any) -> Endpoint:
+    both = _overlaps(row, clock.now_us())
     return Endpoint(
         id=row.id,
         tenant_id=row.tenant_id,

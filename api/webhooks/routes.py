@@ -172,7 +172,7 @@ def list_endpoints(
     guards=[requires(Scope.MANAGE_TENANT)],
     summary="Replace an endpoint's secret",
     status_code=200,
-    responses=documented(*REFUSALS),
+    responses=documented(Conflict, *REFUSALS),
     sync_to_thread=True,
 )
 def rotate_secret(
@@ -182,7 +182,10 @@ def rotate_secret(
     endpoint_id: PathId,
     tenant_id: TenantQuery = None,
 ) -> IssuedEndpoint:
-    """Sign with a new secret from now on, and with the old one beside it for `overlap_s`."""
+    """Sign with a new secret from now on, and with the old one beside it for `overlap_s`.
+
+    What an earlier rotation left signing does so until its own time; meanwhile `overlap_s` is 0.
+    """
     with transaction(database) as connection:
         asked = tenant_in_scope(connection, principal, tenant_id)
         endpoint = endpoints.rotate(connection, asked, endpoint_id, data.overlap_s)

@@ -1,30 +1,31 @@
 """The rated lines and adjustments behind an invoice, alike ones of a day added up. Changes nothing.
 
-A line stands on the first invoice of its service period that was issued after it was booked, so
-a stretch of booking time chooses what belongs to one invoice: after_us < booked <= through_us.
+When a line was booked tells which invoice of its service period it stands on, so stretches of
+booking time choose what belongs to one invoice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
     Connection,
     Row,
     Select,
-    bindparam,
     case,
+    false,
     func,
     literal,
     null,
+    or_,
     select,
 )
 
+from billing.exports.stretches import Booked
 from billing.invoices.period_models import from_millionths
 from billing.invoices.usage import TENTH_UJ
 from billing.quantities import millionths
@@ -36,14 +37,6 @@ PAGE = 2000
 ADJUSTMENT = "adjustment"
 # Their price differs from request to request, so it is no price to group by.
 UNPRICED = (Component.MINIMUM, Component.MAXIMUM, Component.WRITE_OFF)
-
-
-@dataclass(frozen=True, slots=True)
-class Booked:
-    """A stretch of booking time: after_us < booked <= through_us."""
-
-    after_us: int
-    through_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +72,15 @@ class Part:
 
 
 def parts(
-    connection: Connection, tenant_id: str, start_us: int, end_us: int, booked: Booked
+    connection: Connection, tenant_id: str, start_us: int, end_us: int, booked: Sequence[Booked]
 ) -> Iterator[Part]:
     """The parts of requests that ended in [start, end), in a fixed order, read as they are used."""
-    for query in (_lines(connection), _adjustments()):
+    for query in (_lines(connection, booked), _adjustments(booked)):
         chosen = query.where(
             request_summaries.c.tenant_id == tenant_id,
             request_summaries.c.ended_at_us >= start_us,
             request_summaries.c.ended_at_us < end_us,
-        ).params(after_us=booked.after_us, through_us=booked.through_us)
+        )
         streaming = connection.execution_options(yield_per=PAGE)
         for row in streaming.execute(chosen):
             yield _part(row)
@@ -101,7 +94,7 @@ def _part(row: Row[Any]) -> Part:
     return Part(*[*values[:-7], *measures])
 
 
-def _lines(connection: Connection) -> Select[Any]:
+def _lines(connection: Connection, booked: Sequence[Booked]) -> Select[Any]:
     line, summary = rated_lines.c, request_summaries.c
     price = case((line.component.in_(UNPRICED), null()), else_=line.unit_price)
     first = line.line == 0
@@ -125,13 +118,13 @@ def _lines(connection: Connection) -> Select[Any]:
         .join(request_summaries, summary.request_id == line.request_id)
         .join(requests, requests.c.id == line.request_id)
         .join(receipts, receipts.c.request_id == line.request_id)
-        .where(line.component != Component.WAIVED, _booked(receipts.c.created_at_us))
+        .where(line.component != Component.WAIVED, _within(booked, receipts.c.created_at_us))
         .group_by(*alike)
         .order_by(*alike)
     )
 
 
-def _adjustments() -> Select[Any]:
+def _adjustments(booked: Sequence[Booked]) -> Select[Any]:
     """Refunds and fees given back, on the days of the requests that they are of."""
     summary, bearers = request_summaries.c, _bearers()
     nothing = literal(0)
@@ -154,7 +147,7 @@ def _adjustments() -> Select[Any]:
         .select_from(adjustments)
         .join(request_summaries, summary.request_id == adjustments.c.request_id)
         .join(requests, requests.c.id == adjustments.c.request_id)
-        .where(_booked(adjustments.c.created_at_us))
+        .where(_within(booked, adjustments.c.created_at_us))
         .group_by(*bearers)
         .order_by(*bearers)
     )
@@ -173,6 +166,6 @@ def _bearers() -> tuple[ColumnElement[Any], ...]:
     )
 
 
-def _booked(at_us: ColumnElement[int]) -> ColumnElement[bool]:
-    after = bindparam("after_us", type_=BigInteger)
-    return (at_us > after) & (at_us <= bindparam("through_us", type_=BigInteger))
+def _within(booked: Sequence[Booked], at_us: ColumnElement[int]) -> ColumnElement[bool]:
+    stretches = ((at_us > each.after_us) & (at_us <= each.through_us) for each in booked)
+    return or_(false(), *stretches)

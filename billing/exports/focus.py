@@ -21,9 +21,8 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from billing import catalogue, periods
-from billing.errors import InvalidPeriod
-from billing.exports import charges, list_prices
-from billing.exports.charges import Booked, Part
+from billing.exports import charges, list_prices, stretches
+from billing.exports.charges import Part
 from billing.exports.columns import Row
 from billing.exports.focus_rows import (
     Key,
@@ -35,6 +34,7 @@ from billing.exports.focus_rows import (
     priced,
     residual,
 )
+from billing.exports.stretches import Booked
 from billing.invoices import closing, parties
 from billing.invoices.drafting import LINE_KINDS, UNBILLED_STATES
 from billing.invoices.tables import credit_notes, invoice_lines, invoices
@@ -50,7 +50,6 @@ SERVICE = {
     "ServiceSubcategory": "Generative AI",
     "ServiceName": "DFlash Gateway",
 }
-EVER_US = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +72,10 @@ def rows(
     """
     period = closing.period_of(connection, tenant_id, label)
     currency = currency_of(connection, tenant_id)
-    issuer = parties.issuer(connection).name
     head: Row = {
         **SERVICE,
+        **_named(parties.issuer(connection).name, parties.customer(connection, tenant_id).name),
         "BillingAccountId": tenant_id,
-        "BillingAccountName": parties.customer(connection, tenant_id).name,
-        "InvoiceIssuerName": issuer,
-        "ProviderName": issuer,
-        "PublisherName": issuer,
         "BillingPeriodStart": period.start_us,
         "BillingPeriodEnd": period.end_us,
         "BillingCurrency": currency,
@@ -88,6 +83,12 @@ def rows(
     }
     made = _rows(Book(connection, tenant_id, head, projects), period, currency)
     return (_in_pricing_currency(row) for row in made)
+
+
+def _named(issuer: str, customer: str) -> Row:
+    """Who charges, and whom."""
+    names = dict.fromkeys(("InvoiceIssuerName", "ProviderName", "PublisherName"), issuer)
+    return {"BillingAccountName": customer, **names}
 
 
 def _in_pricing_currency(row: Row) -> Row:
@@ -109,12 +110,14 @@ def _rows(book: Book, period: Period, currency: str) -> Iterator[Row]:
         .order_by(invoice.finalised_at_us, invoice.number)
     ).mappings()
     for row in issued.all():
-        head = book.head | {"InvoiceId": row["number"]}
-        yield from _invoice(replace(book, head=head), row)
-        yield from _credit_notes(book, row)
-    history = _history(book, period.label)
-    last_us = history[-1][1] if history else -1
-    for part, start_us, end_us in _parts(book, period, Booked(last_us, EVER_US)):
+        # As the invoice says, whatever they are called since.
+        names = (json.loads(row[party])["name"] for party in ("issuer", "customer"))
+        own = replace(book, head=book.head | _named(*names))
+        head = own.head | {"InvoiceId": row["number"]}
+        yield from _invoice(replace(own, head=head), row)
+        yield from _credit_notes(own, row)
+    billing = stretches.billing(book.connection, book.tenant_id, period.label)
+    for part, start_us, end_us in _parts(book, period, billing.unbilled):
         yield _of_part(book, part, start_us, end_us)
     yield from _purchases(book, period, currency)
 
@@ -138,26 +141,29 @@ def _service(
 ) -> Iterator[Row]:
     """What an invoice charges for one month of service: its own, or an earlier one's rest."""
     service = closing.period_of(book.connection, book.tenant_id, label)
-    booked, corrects = _stretch(book, label, invoice_id)
+    billing = stretches.billing(book.connection, book.tenant_id, label)
+    before = _billed_before(book, label, billing.beside[invoice_id])
     left = {
         _key(each): Owed(Decimal(each["quantity"]), each["amount_nano"])
         for each in lines
         if each["kind"] != "period"
     }
-    for part, start_us, end_us in _parts(book, service, booked):
+    for part, start_us, end_us in _parts(book, service, billing.stretches[invoice_id]):
         rest = left.setdefault(part.key, Owed(Decimal(0), 0))
         rest.quantity -= part.quantity
         rest.amount_nano -= part.amount_nano
         yield _of_part(book, part, start_us, end_us)
     span: Row = {"ChargePeriodStart": service.start_us, "ChargePeriodEnd": service.end_us}
-    if corrects:
-        span["ChargeClass"] = "Correction"
+    correction: Row = span | {"ChargeClass": "Correction"}
     for key, rest in left.items():
         if rest.quantity or rest.amount_nano:
-            yield book.head | span | residual(key, rest)
+            yield book.head | (correction if key in before else span) | residual(key, rest)
     for each in lines:
         if each["kind"] == "period":
-            yield book.head | span | periodic(each, corrects=corrects)
+            corrects = _key(each) in before
+            head = book.head | (correction if corrects else span)
+            listed = _list_period_price(book, each)
+            yield head | periodic(each, listed=listed, corrects=corrects)
 
 
 def _key(line: Mapping[Any, Any]) -> Key:
@@ -242,35 +248,16 @@ def _purchases(book: Book, period: Period, currency: str) -> Iterator[Row]:
         }
 
 
-def _history(book: Book, label: str) -> list[tuple[str, int]]:
-    """The standing invoices that bill a service period, and when each was issued, in order."""
-    line, invoice = invoice_lines.c, invoices.c
+def _billed_before(book: Book, label: str, beside: Sequence[str]) -> set[Key]:
+    """The lines of a service period that other invoices had billed already."""
+    line = invoice_lines.c
     found = book.connection.execute(
-        select(invoice.id, invoice.finalised_at_us, invoice.number)
-        .distinct()
-        .join(invoice_lines, line.invoice_id == invoice.id)
-        .where(
-            line.tenant_id == book.tenant_id,
-            line.period == label,
-            line.kind.in_(LINE_KINDS),
-            invoice.state.not_in(UNBILLED_STATES),
-        )
-        .order_by(invoice.finalised_at_us, invoice.number)
+        select(invoice_lines).where(line.invoice_id.in_(beside), line.period == label)
     )
-    return [(row.id, row.finalised_at_us) for row in found]
+    return {_key(each) for each in found.mappings()}
 
 
-def _stretch(book: Book, label: str, invoice_id: str) -> tuple[Booked, bool]:
-    """When the parts of an invoice's lines were booked, and whether another came before it."""
-    before_us = -1
-    for number, (each, issued_us) in enumerate(_history(book, label)):
-        if each == invoice_id:
-            return Booked(before_us, issued_us), number > 0
-        before_us = issued_us
-    raise InvalidPeriod(f"{invoice_id} does not bill {label}")
-
-
-def _parts(book: Book, period: Period, booked: Booked) -> Iterator[tuple[Part, int, int]]:
+def _parts(book: Book, period: Period, booked: Sequence[Booked]) -> Iterator[tuple[Part, int, int]]:
     for start_us, end_us in periods.days(period):
         for part in charges.parts(book.connection, book.tenant_id, start_us, end_us, booked):
             yield part, start_us, end_us
@@ -322,7 +309,22 @@ def _of_part(book: Book, part: Part, start_us: int, end_us: int) -> Row:
 
 def _list_price(book: Book, part: Part) -> Decimal | None:
     """What the line costs whoever has no prices of its own; null where it is the same tariff."""
-    version_id = part.tariff_version_id
+    base = _base(book, part.tariff_version_id)
+    return None if base is None else list_prices.unit_price(base, part.component, part.detail)
+
+
+def _list_period_price(book: Book, line: Mapping[Any, Any]) -> Decimal | None:
+    """The same of a price of the month."""
+    version_id = line["tariff_version_id"]
+    base = _base(book, version_id)
+    if base is None:
+        return None
+    own = catalogue.version(book.connection, version_id).document
+    return list_prices.period_price(base, own, line["component"], line["detail"])
+
+
+def _base(book: Book, version_id: str | None) -> Tariff | None:
+    """The tariff that a customer's own version was made from; null of any other."""
     if version_id is None:
         return None
     if version_id not in book.bases:
@@ -330,5 +332,4 @@ def _list_price(book: Book, part: Part) -> Decimal | None:
         book.bases[version_id] = (
             None if base is None else catalogue.version(book.connection, base).document
         )
-    found = book.bases[version_id]
-    return None if found is None else list_prices.unit_price(found, part.component, part.detail)
+    return book.bases[version_id]

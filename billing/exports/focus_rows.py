@@ -34,8 +34,11 @@ def residual(key: Key, rest: Owed) -> Row:
     return row | {"x_Component": component, "x_TariffVersion": version}
 
 
-def periodic(line: Mapping[Any, Any], *, corrects: bool) -> Row:
-    """A price of the month. Without a plain, positive unit price it is an adjustment."""
+def periodic(line: Mapping[Any, Any], *, listed: Decimal | None, corrects: bool) -> Row:
+    """A price of the month, beside its list price if that is another one.
+
+    Without a plain, positive unit price it is an adjustment.
+    """
     name = f"{line['component']}: {line['detail']}"
     more = {"x_Component": line["component"], "x_TariffVersion": line["tariff_version_id"]}
     price = None if line["unit_price"] is None else Decimal(line["unit_price"])
@@ -46,7 +49,7 @@ def periodic(line: Mapping[Any, Any], *, corrects: bool) -> Row:
         f"month/{line['component']}",
         line["unit"],
         Decimal(line["quantity"]),
-        listed=price,
+        listed=price if listed is None else listed,
         contracted=price,
     )
     if line["detail"] == "flat":

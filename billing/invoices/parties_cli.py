@@ -34,6 +34,8 @@ def set_issuer(
     if grace_hours is not None:
         changes["grace_us"] = grace_hours * parties.HOUR_US
     if no_pause:
+        if "pause_days" in changes:
+            raise click.UsageError("either --pause-days or --no-pause")
         changes["pause_days"] = None
     with context.transaction() as connection:
         found = msgspec.structs.replace(parties.issuer(connection), **changes)

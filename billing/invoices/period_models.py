@@ -81,6 +81,21 @@ def price(
     return [line for line in lines if line.amount_nano]
 
 
+def tier_name(number: int, *, flat: bool = False) -> str:
+    """The detail of a tier's line: of its price for each, or of what reaching it costs."""
+    return f"tier {number}, flat" if flat else f"tier {number}"
+
+
+def charged_name(terms: PeriodPrice) -> str:
+    """The detail of a percentage's line: what it is a percentage of."""
+    return terms.component or "all charges"
+
+
+def share_of(percent: Decimal) -> Decimal:
+    """A percentage as the price of one that was charged."""
+    return EXACT.multiply(percent, HUNDREDTH)
+
+
 def _model(
     terms: PeriodPrice, measured: Mapping[str, Decimal], charged: Mapping[str, Charged]
 ) -> Iterator[PeriodLine]:
@@ -121,9 +136,9 @@ def _volume(tiers: tuple[Tier, ...], quantity: Decimal, unit: str) -> Iterator[P
 
 
 def _tier(tier: Tier, number: int, quantity: Decimal, unit: str) -> Iterator[PeriodLine]:
-    yield _product(f"tier {number}", quantity, unit, per_unit(tier.per_million))
+    yield _product(tier_name(number), quantity, unit, per_unit(tier.per_million))
     if quantity:
-        yield _product(f"tier {number}, flat", ONE, "periods", tier.flat)
+        yield _product(tier_name(number, flat=True), ONE, "periods", tier.flat)
 
 
 def _packages(terms: PeriodPrice, quantity: Decimal) -> PeriodLine:
@@ -136,8 +151,7 @@ def _packages(terms: PeriodPrice, quantity: Decimal) -> PeriodLine:
 def _percentage(terms: PeriodPrice, charged: Mapping[str, Charged]) -> PeriodLine:
     chosen = charged.values() if terms.component is None else [_charged(terms.component, charged)]
     base = Decimal(sum(each.amount_nano for each in chosen)).scaleb(-9, EXACT)
-    share = EXACT.multiply(_given(terms.percent), HUNDREDTH)
-    return _product(terms.component or "all charges", base, "charged", share)
+    return _product(charged_name(terms), base, "charged", share_of(_given(terms.percent)))
 
 
 def _allowance(terms: PeriodPrice, charged: Mapping[str, Charged]) -> PeriodLine:

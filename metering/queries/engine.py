@@ -9,6 +9,7 @@ import msgspec
 from sqlalchemy import Connection, func, select
 
 from metering.events import EnergyClass, RequestStatus
+from metering.ingestion.outside import ROUTE as OUTSIDE
 from metering.queries.energy import PARTS
 from metering.tables import engine_counters, meter_windows, request_summaries, requests
 
@@ -76,7 +77,10 @@ def totals(connection: Connection) -> Totals:
 def engine_health(
     connection: Connection, since_us: int, *, point_us: int = 5 * MINUTE_US
 ) -> EngineHealth:
-    """The window from `since_us` until now, with a point for every `point_us` in it."""
+    """The window from `since_us` until now, with a point for every `point_us` in it.
+
+    What other engines reported is none of it: it has tokens, and no steps.
+    """
     column = request_summaries.c
     rows = connection.execute(
         select(
@@ -88,7 +92,8 @@ def engine_health(
             func.sum(column.accepted_tokens),
             func.sum(column.drafted_depth),
         )
-        .where(column.ended_at_us >= since_us)
+        .join(requests, requests.c.id == column.request_id)
+        .where(column.ended_at_us >= since_us, requests.c.route != OUTSIDE)
         .group_by("point", column.status)
     )
     points: defaultdict[int, list[int]] = defaultdict(lambda: [0] * 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ import pytest
 from billing_cases import STARTED_US, summary
 from billing_sweeps import expire_holds
 from billing_world import FAR_US, add_request, add_tenant, books_balance
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, select, text, update
 from sqlalchemy.exc import IntegrityError
@@ -31,6 +32,7 @@ from metering.protocols import Cover
 from metering.tables import tenants
 
 THREADS = 6
+HOUR_US = 3600 * 10**6
 HOLD = 20 * 100 + 10 * 400  # of the factory's tariff: 20 tokens in, 10 out
 
 
@@ -243,6 +245,97 @@ def test_a_budget_resets_at_local_midnight_not_at_utcs(database: Engine) -> None
             admit(connection, "req_2", started_at_us=us("2026-11-01T00:00", zone))
         assert refusal.value.resets_at_us == us("2026-11-02T00:00", zone)
         admit(connection, "req_3", started_at_us=us("2026-11-02T00:00", zone))
+        # What is read goes by the same days, where nothing was spent yet.
+        for at, day in (("2026-11-03T15:59", 3), ("2026-11-03T16:00", 3), ("2026-11-04T00:00", 4)):
+            (standing,) = budgets.standings(connection, "ten_1", us(at, zone))
+            assert standing == budgets.standing(
+                connection, "ten_1", standing.budget.id, us(at, zone)
+            )
+            assert standing.window.start_us == us(f"2026-11-0{day}T00:00", zone)
+
+
+@pytest.mark.parametrize("period", ["day", "week", "month"])
+def test_a_tenant_that_moves_gets_no_limit_anew_until_the_window_it_spent_in_ends(
+    database: Engine, period: str
+) -> None:
+    at_us = us("2026-11-15T12:00")  # a Sunday
+    ends = {"day": "2026-11-16", "week": "2026-11-16", "month": "2026-12-01"}
+    end_us = us(f"{ends[period]}T00:00")
+
+    def admitted(started_at_us: int) -> str | int:
+        try:
+            with transaction(database) as connection:
+                admit(connection, f"req_{started_at_us}", started_at_us=started_at_us)
+        except BudgetExhausted as refusal:
+            return refusal.resets_at_us or 0
+        return "admitted"
+
+    def moves(zone: str) -> None:
+        with transaction(database) as connection:
+            connection.execute(update(tenants).values(time_zone=zone))
+
+    with transaction(database) as connection:
+        add_tenant(connection, credit="1")
+        budgets.define(connection, "ten_1", limit_nano=HOLD, period=period, hard=True)
+    assert admitted(at_us) == "admitted"
+    for later, zone in enumerate(["America/New_York", "Europe/Berlin", "Asia/Tokyo"], start=1):
+        moves(zone)
+        assert admitted(at_us + later) == end_us
+    # Five hours of what is the same day, week and month in New York join the next one there.
+    moves("America/New_York")
+    assert admitted(end_us - 1) == end_us
+    assert admitted(end_us) == "admitted"
+    following = {"day": "2026-11-17", "week": "2026-11-23", "month": "2027-01-01"}
+    following_us = us(f"{following[period]}T00:00", "America/New_York")
+    assert admitted(end_us + 6 * HOUR_US) == following_us
+    with snapshot(database) as connection:
+        (standing,) = budgets.standings(connection, "ten_1", end_us + 6 * HOUR_US)
+        assert (standing.window.start_us, standing.window.end_us) == (end_us, following_us)
+        assert standing.reserved_nano == HOLD
+        assert list(check(connection)) == []
+
+
+_examples = itertools.count()
+ZONES = ["UTC", "Asia/Tokyo", "America/New_York", "Pacific/Kiritimati", "Pacific/Pago_Pago"]
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 40), st.sampled_from(ZONES)), min_size=2, max_size=12)
+)
+def test_however_a_tenant_moves_no_moment_is_in_two_windows_and_none_lets_through_more(
+    database: Engine, steps: list[tuple[int, str]]
+) -> None:
+    tenant_id = f"ten_{next(_examples)}"
+    at_us, refused = us("2026-10-24T12:00"), 0
+    with transaction(database) as connection:
+        add_tenant(connection, tenant_id, credit="1")
+        budget = budgets.define(connection, tenant_id, limit_nano=HOLD, period="day", hard=True)
+    for number, (hours, zone) in enumerate(steps):
+        at_us += hours * HOUR_US
+        with transaction(database) as connection:
+            connection.execute(
+                update(tenants).where(tenants.c.id == tenant_id).values(time_zone=zone)
+            )
+            (before,) = budgets.standings(connection, tenant_id, at_us)
+        assert at_us in before.window
+        try:
+            with transaction(database) as connection:
+                request_id = f"req_{tenant_id}_{number}"
+                admit(connection, request_id, tenant_id=tenant_id, started_at_us=at_us)
+        except BudgetExhausted:
+            refused += 1
+    with snapshot(database) as connection:
+        stored = connection.execute(
+            select(budget_windows)
+            .where(budget_windows.c.budget_id == budget.id)
+            .order_by(budget_windows.c.start_us)
+        ).all()
+    assert [row.reserved_nano for row in stored] == [HOLD] * (len(steps) - refused)
+    for row, following in itertools.pairwise(stored):
+        assert row.end_us <= following.start_us
+    # Half a day of 23 hours, and a day of 25 with a little less than half a day before it.
+    assert all(11.5 <= (row.end_us - row.start_us) / HOUR_US < 37.5 for row in stored)
 
 
 @pytest.mark.parametrize("end", ["settled", "refunded", "expired"])

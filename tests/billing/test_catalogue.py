@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from billing_cases import tariff
+from billing_cases import STARTED_US, tariff
 from billing_world import add_request, add_tenant
 from sqlalchemy import Connection, Engine
 
-from billing import catalogue
+from billing import catalogue, overrides
 from billing.errors import NoTariff, TariffConflict, UnknownTenant
 from billing.tariffs import Tariff, shipped
 from metering.database import transaction
@@ -71,6 +71,34 @@ def test_a_tenant_pays_what_it_was_assigned_from_then_on(connection: Connection)
     assert catalogue.tariff_in_force(connection, "ten_1", 500).tariff == "semantic"
     with pytest.raises(TariffConflict):
         catalogue.assign(connection, "ten_1", "energy", 500)
+
+
+def test_an_assignment_never_reprices_requests_that_were_admitted(connection: Connection) -> None:
+    add_tenant(connection)
+    add_tenant(connection, "ten_2")
+    catalogue.install_shipped(connection)
+    admitted_us = add_request(connection).started_at_us
+    with pytest.raises(TariffConflict, match="admitted under test@1"):
+        catalogue.assign(connection, "ten_1", "semantic", admitted_us)
+    with pytest.raises(TariffConflict, match="admitted under test@1"):
+        overrides.override(connection, "ten_1", {"input": {"per_million": "9"}}, admitted_us - 1)
+    catalogue.assign(connection, "ten_2", "semantic", admitted_us)  # nothing of it ran
+    catalogue.assign(connection, "ten_1", "semantic", admitted_us + 1)
+    assert catalogue.tariff_in_force(connection, "ten_1", admitted_us).id == "test@1"
+
+
+def test_an_assignment_may_lie_before_one_that_priced_what_came_later(
+    connection: Connection,
+) -> None:
+    add_tenant(connection)
+    catalogue.install_shipped(connection)
+    catalogue.assign(connection, "ten_1", "semantic", STARTED_US - 10)
+    add_request(connection)
+    catalogue.assign(connection, "ten_1", "energy", STARTED_US - 20)
+    assert catalogue.tariff_in_force(connection, "ten_1", STARTED_US - 11).tariff == "energy"
+    assert catalogue.tariff_in_force(connection, "ten_1", STARTED_US).tariff == "semantic"
+    with pytest.raises(TariffConflict, match="admitted under semantic@1"):
+        catalogue.assign(connection, "ten_1", "test", STARTED_US - 5)
 
 
 def test_a_tenant_is_only_assigned_what_exists_in_its_currency(connection: Connection) -> None:

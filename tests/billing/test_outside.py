@@ -13,7 +13,7 @@ from billing_world import add_request, add_tenant, balances, books_balance, sett
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from outside_reports import report
-from sqlalchemy import Connection, Engine, delete, func, select, update
+from sqlalchemy import Connection, Engine, delete, func, select, text, update
 
 from billing import budgets, catalogue, outside
 from billing.ledger import balances as tenant_balances
@@ -217,6 +217,21 @@ def test_rollups_are_the_same_in_any_order_and_as_made_anew(
         assert everything(connection, tenant_id) == kept
     assert [row.requests for row in kept if row.width == "day"] == [7, 1]
     assert [row.requests for row in kept if row.width == "minute"] == [4, 1, 1, 1, 1]
+
+
+def test_requests_that_end_at_once_wait_for_no_counter_of_all(postgres_database: Engine) -> None:
+    """Not even those of one tenant in one minute: each only marks what is to be counted."""
+    with transaction(postgres_database) as connection:
+        add_tenant(connection)
+    with transaction(postgres_database) as first:
+        end_a_request(first, "req_1", STARTED_US)
+        with transaction(postgres_database) as second:
+            second.execute(text("SET LOCAL lock_timeout = '2s'"))  # then it is refused
+            end_a_request(second, "req_2", STARTED_US)
+    with transaction(postgres_database) as connection:
+        rollups.refresh(connection, "ten_1")
+        counted = [row for row in everything(connection, "ten_1") if row.width == "day"]
+        assert [row.requests for row in counted] == [2]
 
 
 def test_a_roll_up_is_bounded_and_a_crash_within_one_changes_nothing(

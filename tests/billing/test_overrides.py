@@ -6,6 +6,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from billing_cases import energy, tariff
 from billing_world import add_tenant, settlement
 from focus_cases import focus_rows, keeps_the_rules
 from invoice_world import Month, at, priced
@@ -118,3 +119,81 @@ def test_exports_state_the_list_price_beside_the_customers(month: Month) -> None
     assert (output["ListCost"], output["ContractedCost"], output["BilledCost"]) == (4, 3, 3)
     fed = next(row for row in rows if row["x_Component"] == "input")
     assert fed["ListUnitPrice"] == fed["ContractedUnitPrice"] == 1
+
+
+def test_exports_state_list_prices_of_the_month_and_of_green_energy_too(
+    database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tiers(first: str, rest: str, flat: str = "0") -> list[dict[str, str]]:
+        below = {"up_to": "1000", "per_million": first, "flat": "3"}
+        return [below, {"per_million": rest, "flat": flat}]
+
+    listed = tariff(
+        output={"per_million": "4"},
+        energy={
+            "per_million": {"estimated": "10"},
+            "cap_joules_per_token": "50",
+            "green": "0.8",
+        },
+        period={
+            "base": {"model": "flat", "amount": "20"},
+            "steps": {
+                "model": "graduated",
+                "measure": "output_tokens",
+                "tiers": tiers("100", "50"),
+            },
+            "cut": {"model": "volume", "measure": "output_tokens", "tiers": tiers("7", "6")},
+            "packs": {
+                "model": "package",
+                "measure": "requests",
+                "size": "1",
+                "amount": "5",
+            },
+            "share": {"model": "percentage", "percent": "3"},
+        },
+    )
+    own = {
+        "energy": {"per_million": {"estimated": "5"}, "green": "0.5"},
+        "period": {
+            "base": {"amount": "10"},
+            "steps": {"tiers": tiers("70", "30", "1")},
+            # Other tiers: none of the base's prices is of what this one is of.
+            "cut": {"tiers": [{"per_million": "5"}]},
+            "packs": {"amount": "4"},
+            "share": {"percent": "2"},
+            "extra": {"model": "flat", "amount": "1"},
+        },
+    }
+    month = Month(database, settlement(tmp_path), monkeypatch)
+    with transaction(database) as connection:
+        month.settlement._signer.register(connection)
+        add_tenant(connection, credit="1000", pays=listed)
+        overrides.override(connection, "ten_1", own, NOW_US, base="test")
+    joules = energy("estimated", 10_000_000)
+    month.now_us = NOW_US + 2
+    month.serve("req_1", ended_us=NOW_US + 1, tokens=2000, energy=joules, green=True)
+    month.serve("req_2", ended_us=NOW_US + 1, tokens=2000, energy=joules)
+    month.now_us = at("2026-12-05 00:00")
+    month.close("2026-11")
+    rows = focus_rows(database, "ten_1", "2026-11")
+    keeps_the_rules(rows)
+    prices = {
+        row["SkuPriceId"].partition("/")[2]: (row["ListUnitPrice"], row["ContractedUnitPrice"])
+        for row in rows
+        if row.get("SkuPriceId") and row["ChargeCategory"] == "Usage"
+    }
+    per_token = Decimal(1).scaleb(-6)
+    assert prices == {
+        "output/complete/standard": (4, 4),
+        "energy/estimated": (10, 5),
+        "energy/estimated, green": (8, Decimal("2.5")),
+        "period/base/flat": (20, 10),
+        "period/steps/tier 1": (100 * per_token, 70 * per_token),
+        "period/steps/tier 1, flat": (3, 3),
+        "period/steps/tier 2": (50 * per_token, 30 * per_token),
+        "period/steps/tier 2, flat": (0, 1),
+        "period/cut/tier 1": (5 * per_token, 5 * per_token),
+        "period/packs/packages": (5, 4),
+        "period/share/all charges": (Decimal("0.03"), Decimal("0.02")),
+        "period/extra/flat": (1, 1),
+    }

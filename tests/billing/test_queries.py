@@ -8,11 +8,12 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from billing_cases import energy, summary, tariff
+from billing_cases import STARTED_US, energy, summary, tariff
 from billing_world import FAR_US, add_request, add_tenant, balances, ended, settlement
+from outside_reports import report
 from sqlalchemy import Connection, Engine
 
-from billing import queries, review, review_queries
+from billing import outside, queries, review, review_queries
 from billing.gate import HoldGate
 from billing.ledger.balances import balance
 from billing.settlement import Settlement
@@ -234,3 +235,25 @@ def test_what_is_typical_comes_from_the_tenants_own_requests(world: World) -> No
     world.request("2026-03-28T09:00:00+00:00", "ten_2", energy=energy("estimated", 90_000_000))
     assert queries.typical(world.connection, "ten_1").joules_per_token == 2
     assert queries.typical(world.connection).joules_per_token == pytest.approx(2.5)
+
+
+def test_what_another_engine_reports_makes_no_request_of_ours_dearer(
+    database: Engine, tmp_path: Path
+) -> None:
+    settler = settlement(tmp_path)
+    with transaction(database) as connection:
+        settler._signer.register(connection)
+        add_tenant(connection, credit="1")
+        for number in range(3):
+            request = add_request(connection, f"req_{number}")
+            HoldGate().admit(connection, request, expires_at_us=FAR_US)
+            final = summary(request_id=request.id, energy=energy("estimated", 30_000_000))
+            ended(connection, settler, final)
+        own = queries.typical(connection, "ten_1"), queries.typical(connection)
+    for number in range(8):
+        report(database, number, STARTED_US + 10**7, energy_joules="600")
+    assert outside.settle_waiting(database, settler)
+    with transaction(database) as connection:
+        found = queries.typical(connection, "ten_1"), queries.typical(connection)
+    assert found == own
+    assert (own[0].energy_class, own[0].joules_per_token) == ("estimated", 1)

@@ -19,7 +19,7 @@ from focus_cases import (
     is_unbilled,
     keeps_the_rules,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from invoice_world import Month, at, per_service_period, priced
 from sqlalchemy import Engine, update
@@ -53,6 +53,10 @@ requests = st.lists(
     ),
     max_size=7,
 )
+
+_PLAIN = {"month": 0, "at_us": 1, "tokens": 900, "again": False, "on_account": True}
+# September's invoice goes, October's bills some of September, and September is closed anew.
+VOIDED_AFTER_WHAT_CAME_LATE = [_PLAIN | {"comes": 0}, _PLAIN | {"comes": 1}]
 
 
 def end_of(each: dict[str, Any]) -> int:
@@ -110,22 +114,27 @@ def run(url: str, folder: Path, chosen: list[dict[str, Any]], voids: bool) -> No
 
 
 def exported(database: Engine) -> None:
-    """The FOCUS rows of every month add up to its invoices, and leave nothing unbilled."""
+    """The FOCUS rows of every month add up to its invoices, each charge on the one it is on, and
+    leave nothing unbilled.
+    """
     for label in LABELS:
         found = focus_rows(database, "ten_1", label)
         keeps_the_rules(found)
         assert_billed_as_invoiced(database, "ten_1", label, found)
         assert not [row for row in found if is_unbilled(row)]
+        assert not [row for row in found if "drawn up" in row["ChargeDescription"]]
 
 
 def catch_up(month: Month) -> None:
     """Bill all that is left, of months voided meanwhile, too."""
+    month.now_us += 1
     for label in LABELS:
         list(closing.close(month.database, label))
         closing.correct(month.database, label, "ten_1")
 
 
 def serve(month: Month, request_id: str, each: dict[str, Any]) -> None:
+    month.now_us += 1
     when = end_of(each)
     charged = month.serve(request_id, ended_us=when, tokens=each["tokens"])
     if each["on_account"]:
@@ -137,6 +146,7 @@ def serve(month: Month, request_id: str, each: dict[str, Any]) -> None:
 def void_one(month: Month, final: dict[str, Any]) -> None:
     for invoice in month.standing():
         if invoice.row.state == "final":
+            month.now_us += 1
             with transaction(month.database) as connection:
                 assert invoice.row.id is not None
                 issuing.void(connection, invoice.row.id)
@@ -168,6 +178,7 @@ def adds_up(invoice: Any) -> None:
 def check(databases: Databases, folder: Path, examples: int) -> None:
     @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
     @given(requests, st.booleans())
+    @example(VOIDED_AFTER_WHAT_CAME_LATE, True)
     def holds(chosen: list[dict[str, Any]], voids: bool) -> None:
         with fresh(databases) as url:
             run(url, folder, chosen, voids)

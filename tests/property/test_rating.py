@@ -16,6 +16,8 @@ from billing.tariffs import Tariff
 from metering.events import EndedBy, EnergyClass, RequestStatus, RequestSummary
 
 counts = st.integers(0, 300)
+# What runs here is quoted, and its joules are never `reported`.
+OWN = tuple(kind for kind in EnergyClass if kind is not EnergyClass.REPORTED)
 
 
 @given(summaries(), tariffs(), st.booleans())
@@ -50,13 +52,13 @@ def test_the_worst_case_bounds_the_charge_of_any_request_with_these_tokens(
     data: st.DataObject, tariff: Tariff, inputs: int, outputs: int, opted_in: bool, fee: bool
 ) -> None:
     used = data.draw(st.integers(0, outputs))
-    request = data.draw(summaries(input_tokens=inputs, output_tokens=used))
+    request = data.draw(summaries(input_tokens=inputs, output_tokens=used, kinds=OWN))
     charge = rate(request, tariff, review_fee=fee and opted_in)
     assert charge.total_nano <= worst_case(tariff, inputs, outputs, review=opted_in)
 
 
 @given(
-    summaries(),
+    summaries(kinds=OWN),
     tariffs(),
     st.booleans(),
     st.sampled_from(EndedBy),
@@ -81,13 +83,15 @@ def test_a_hold_for_stopping_here_covers_every_way_to_stop_here(
     assert needed <= worst_case(tariff, request.input_tokens, request.output_tokens, review=fee)
 
 
-@given(st.data(), summaries(), tariffs(), st.integers(0, 64), st.booleans())
+@given(st.data(), summaries(kinds=OWN), tariffs(), st.integers(0, 64), st.booleans())
 def test_the_next_tokens_bound_the_charge_after_any_of_them(
     data: st.DataObject, request: RequestSummary, tariff: Tariff, ahead: int, fee: bool
 ) -> None:
     bound = next_tokens(tariff, request, ahead, review=fee)
     more = data.draw(st.integers(0, ahead))
-    continued = data.draw(summaries(input_tokens=request.input_tokens, output_tokens=more))
+    continued = data.draw(
+        summaries(input_tokens=request.input_tokens, output_tokens=more, kinds=OWN)
+    )
     # Units that are complete and not the last stay as they are; all other text may change.
     kept = tuple(each for each in request.units[:-1] if each.state == "complete")
     freed = request.output_tokens - sum(each.tokens for each in kept)
@@ -119,6 +123,29 @@ def test_an_amount_is_sure_for_exactly_the_next_tokens_that_it_bounds(
     assert min(sure, most) <= found <= most
     assert found < 0 or next_tokens(tariff, request, found, review=fee) <= nano
     assert found == most or next_tokens(tariff, request, found + 1, review=fee) > nano
+
+
+@given(summaries(kinds=OWN), tariffs(), counts, counts, st.booleans())
+def test_no_price_of_what_others_report_is_in_any_quote_of_ours(
+    request: RequestSummary, tariff: Tariff, inputs: int, outputs: int, fee: bool
+) -> None:
+    if tariff.energy is None:
+        return
+    joules = msgspec.structs.replace(tariff.energy.per_million, reported=Decimal(10**6))
+    dearer, without = (
+        msgspec.structs.replace(
+            tariff, energy=msgspec.structs.replace(tariff.energy, per_million=prices)
+        )
+        for prices in (joules, msgspec.structs.replace(joules, reported=None))
+    )
+    for quote in (worst_case, expected):
+        assert quote(dearer, inputs, outputs, review=fee) == quote(
+            without, inputs, outputs, review=fee
+        )
+    assert if_stopped(dearer, request, review=fee) == if_stopped(without, request, review=fee)
+    assert next_tokens(dearer, request, 9, review=fee) == next_tokens(
+        without, request, 9, review=fee
+    )
 
 
 @given(tariffs(), counts, counts, counts, counts, st.booleans())

@@ -22,7 +22,7 @@ from api_cases import HeldClock, House, bearer, make_house
 from sqlalchemy import Connection, Engine
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from api.errors import InvalidParameter
+from api.errors import Conflict, InvalidParameter
 from api.webhooks import deliveries, endpoints, sending
 from api.webhooks.addresses import ForbiddenAddress, check_url, resolve
 from api.webhooks.deliveries import SCHEDULE_S, Due
@@ -372,6 +372,32 @@ def test_what_is_no_address_for_a_webhook_is_refused(url: str) -> None:
         check_url(url, allow_private=False)
 
 
+def test_a_rotation_ends_no_overlap_that_an_earlier_one_promised(
+    database: Engine, held_clock: HeldClock
+) -> None:
+    house = make_house(database)
+    with transaction(database) as connection:
+        endpoint = endpoints.create(connection, house.tenant_id, "https://hooks.example/x")
+        (first,) = endpoint.secrets
+        second, *kept = endpoints.rotate(connection, house.tenant_id, endpoint.id, 3600).secrets
+        assert kept == [first]
+    held_clock.advance(600)
+    with pytest.raises(Conflict, match="overlap_s 0"), transaction(database) as connection:
+        endpoints.rotate(connection, house.tenant_id, endpoint.id, 1)
+    with transaction(database) as connection:
+        third, *kept = endpoints.rotate(connection, house.tenant_id, endpoint.id, 0).secrets
+        assert kept == [first]
+        assert third not in {first, second}
+    held_clock.advance(2999)
+    with snapshot(database) as connection:
+        assert endpoints.require(connection, house.tenant_id, endpoint.id).secrets == (third, first)
+    held_clock.advance(1)
+    with transaction(database) as connection:
+        assert endpoints.require(connection, house.tenant_id, endpoint.id).secrets == (third,)
+        _, *kept = endpoints.rotate(connection, house.tenant_id, endpoint.id, 1).secrets
+        assert kept == [third]
+
+
 def test_owners_manage_endpoints_of_their_own(
     sqlite_database: Engine, held_clock: HeldClock
 ) -> None:
@@ -386,6 +412,7 @@ def test_owners_manage_endpoints_of_their_own(
         rotated = client.post(f"{path}/rotate", headers=owner, json={"overlap_s": 60})
         assert rotated.json()["secret"] != made.json()["secret"]
         assert client.post(f"{path}/rotate", headers=stranger, json={}).status_code == 404
+        assert client.post(f"{path}/rotate", headers=owner, json={}).status_code == 409
         assert client.delete(path, headers=stranger).status_code == 404
         private = client.post(
             "/webhooks/endpoints", headers=owner, json={"url": "http://127.0.0.1/"}

@@ -53,6 +53,7 @@ def run(
 
 def test_a_month_goes_from_preview_to_paid(run: Any, tmp_path: Path, actions: list[str]) -> None:
     run("customer", "ten_1", "--name", "Acme", "--tax-percent", "19")
+    run("issuer", "--pause-days", "7", "--no-pause", fails=True)
     run("issuer", "--name", "Example", "--grace-hours", "36")
     assert "1.19" in run("preview", "--period", "2026-11", "--tenant", "ten_1")
     assert "1 drafted" in run("close", "--period", "2026-11")

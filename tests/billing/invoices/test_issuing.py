@@ -205,6 +205,14 @@ def test_no_more_is_credited_than_the_invoice_comes_to(month: Month, owed: Invoi
     assert sum(note.tax_minor for note in month.invoice(owed.row.number).credit_notes) == 19
 
 
+def test_credit_notes_in_many_small_parts_credit_the_whole_tax(month: Month, owed: Invoice) -> None:
+    for number in range(17):  # 1.12 of tax in each
+        credit(month, owed, 7, f"part-{number}")
+    notes = month.invoice(owed.row.number).credit_notes
+    assert {note.tax_minor for note in notes} == {1, 2}
+    assert sum(note.tax_minor for note in notes) == 19
+
+
 @given(st.integers(1, 10**6), st.integers(0, 10**5), st.data())
 def test_credit_notes_in_any_parts_credit_the_whole_tax(
     net: int, tax: int, data: st.DataObject

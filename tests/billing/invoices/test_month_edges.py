@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from invoice_world import HOUR_US, Month, at, per_service_period
+from billing_world import add_tenant, settlement
+from invoice_world import HOUR_US, Month, at, per_service_period, priced
+from sqlalchemy import Engine
 
 from api import tenants
 from billing.errors import InvalidPeriod
@@ -24,6 +28,29 @@ def test_the_last_microsecond_of_the_month_is_billed_in_it_and_the_next_is_not(
     month.serve("req_out", ended_us=LAST_MOMENT + 1)
     after_grace(month)
     assert per_service_period([month.issued("2026-11")]) == {"2026-11": inside}
+
+
+def test_what_a_request_at_the_edge_counts_for_and_owes_is_in_its_own_month_too(
+    database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each = {"model": "package", "measure": "requests", "size": "1", "amount": "5"}
+    month = Month(database, settlement(tmp_path), monkeypatch)
+    with transaction(database) as connection:
+        month.settlement._signer.register(connection)
+        add_tenant(connection, credit="1000", pays=priced(each=each))
+    charged = {}
+    for request_id, ended_us in (("req_in", LAST_MOMENT), ("req_out", LAST_MOMENT + 1)):
+        nano = month.serve(request_id, ended_us=ended_us, tokens=999_995)
+        month.on_account(request_id, "ten_1", nano, at_us=ended_us)
+        charged[request_id] = nano
+    after_grace(month)
+    november = month.issued("2026-11")
+    assert per_service_period([november]) == {"2026-11": charged["req_in"] + 5 * 10**9}
+    assert november.row.due_minor == 400 + 500
+    month.now_us = at("2027-01-04 00:00")
+    december = month.issued("2026-12")
+    assert per_service_period([december]) == {"2026-12": charged["req_out"] + 5 * 10**9}
+    assert december.row.due_minor == 400 + 500
 
 
 def test_a_month_is_not_closed_before_it_is_over_where_the_tenant_lives(month: Month) -> None:

@@ -25,6 +25,8 @@ from metering.events import (
     EnergySummary,
     RequestStatus,
 )
+from metering.ingestion import outside
+from metering.ingestion.envelopes import ReportedUsage
 from metering.queries import Bucket
 from metering.recorder import counters
 from metering.recorder.counters import Counts
@@ -199,6 +201,25 @@ def test_the_engines_health_counts_who_ended(filled: Engine) -> None:
         (2 * DAY_US, 2),
     ]
     assert (nothing.requests, nothing.draft_hit_rate, nothing.points) == (0, None, ())
+
+
+def test_what_another_engine_did_is_not_the_health_of_ours(filled: Engine) -> None:
+    since_us = DAY_US + 2 * HOUR_US
+    with transaction(filled) as connection:
+        before = queries.engine_health(connection, since_us)
+        found = ReportedUsage("other", 20, 4_000, "5")
+        admitted = outside.request_of(
+            found,
+            identity=("acme", "vllm", "event-1"),
+            key_id="key_1",
+            at_us=2 * DAY_US,
+            tariff="token/1",
+        )
+        requests.admit(connection, admitted)
+        requests.finalise(connection, outside.summary_of(found, admitted), "")
+        assert queries.engine_health(connection, since_us) == before
+        [_, day] = queries.usage(connection, "acme", 0, 9 * DAY_US, Bucket.DAY)
+    assert day.output_tokens == 5 + 4_000
 
 
 def window(start_ns: int, **parts: int) -> dict[str, object]:
