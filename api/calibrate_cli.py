@@ -78,7 +78,9 @@ def _measure(settings: Settings, seconds: float) -> Calibration:
     engine.start()
     try:
         info = engine.info
-        meter = open_meter(settings.energy_settings(), info.pid, info.device)
+        meter = open_meter(
+            settings.energy_settings(), info.pid, info.device, device_uuid=info.device_uuid
+        )
         if not meter.available:
             raise SourceUnavailable("no source of energy answers here: `dflash meter sources`")
         meter.start()

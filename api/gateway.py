@@ -283,7 +283,9 @@ class Gateway:
         with snapshot(self.database) as connection:
             self._calibrate(connection, replica)
         fitted = energy_calibration.latest(self.settings.home, energy_calibration.Subject.of(info))
-        meter = open_meter(self._metered_by[name], info.pid, info.device, fitted)
+        meter = open_meter(
+            self._metered_by[name], info.pid, info.device, fitted, device_uuid=info.device_uuid
+        )
         log.info(
             "energy.attributed",
             replica=name,

@@ -192,7 +192,9 @@ class _House:
             audit_sample_rate=self.settings.audit_sample_rate,
         )
         info = self.engine.info
-        meter = open_meter(self.settings.energy_settings(), info.pid, info.device)
+        meter = open_meter(
+            self.settings.energy_settings(), info.pid, info.device, device_uuid=info.device_uuid
+        )
         recorder.attach(self.engine, meter, info)
         self.switch.observer = recorder
         try:
