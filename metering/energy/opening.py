@@ -7,6 +7,7 @@ from pathlib import Path
 
 import structlog
 
+from engine.records import EngineInfo
 from metering.energy.attribution import (
     CONFIGURED_WEIGHTS,
     DEFAULT_COSTS,
@@ -57,6 +58,15 @@ def open_meter(
         *open_sources(settings, pid, device, device_uuid),
         period_ms=settings.sample_period_ms,
         policy=policy_of(settings, calibration),
+    )
+
+
+def open_meter_of(
+    engine: EngineInfo, settings: EnergySettings, calibration: Calibration | None = None
+) -> EnergyMeter:
+    """Open the meter for a running engine, of the device that it says it is on."""
+    return open_meter(
+        settings, engine.pid, engine.device, calibration, device_uuid=engine.device_uuid
     )
 
 

@@ -157,7 +157,7 @@ def _environment(pid: int) -> Mapping[str, str]:
     try:
         return psutil.Process(pid).environ()
     except (psutil.Error, OSError) as error:
-        raise _untold(f"the environment of process {pid} cannot be read: {error}") from error
+        raise _untold(f"the environment of process {pid} cannot be read: {error!r}") from error
 
 
 def _untold(why: str) -> SourceUnavailable:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +38,16 @@ for variables, device, device_uuid, named in json.loads({cases!r}):
     engine.communicate()
     found.append(said)
 print(json.dumps(found))
+"""
+OPENED = """
+import json, os
+from metering_cases import INFO
+from msgspec.structs import replace
+from metering.energy import EnergySettings, open_meter_of
+
+engine = replace(INFO, pid=os.getpid(), device="cuda:0", device_uuid={device_uuid!r})
+said = open_meter_of(engine, EnergySettings()).provenance
+print(json.dumps([said.energy_class, said.devices]))
 """
 COMMANDS = """
 import json, sys
@@ -138,6 +150,16 @@ def test_what_the_engine_says_of_its_device_needs_no_variable(stub: Path) -> Non
     )
     assert known == seen == [C]
     assert strange.endswith("Not Found")
+
+
+def test_a_meter_of_an_engine_is_that_of_the_device_it_says(stub: Path) -> None:
+    variables = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    for device_uuid, found in (
+        (C.removeprefix("GPU-"), ["measured", [C]]),
+        (None, ["unavailable", ["none"]]),
+    ):
+        code = OPENED.format(device_uuid=device_uuid)
+        assert run_on_stub(stub, BOARDS, code, variables) == found
 
 
 def test_a_board_that_is_named_must_be_the_engines(stub: Path) -> None:
