@@ -69,7 +69,7 @@ def _measure(settings: Settings, seconds: float) -> Calibration:
     from engine.dfm.catalogue import resolve
     from engine.process import EngineProcess
     from metering import clock
-    from metering.energy import calibration, open_meter
+    from metering.energy import calibration, open_meter_of
     from metering.energy.experiments import EXPERIMENTS, Laboratory, StepLog
     from metering.errors import SourceUnavailable
 
@@ -78,7 +78,7 @@ def _measure(settings: Settings, seconds: float) -> Calibration:
     engine.start()
     try:
         info = engine.info
-        meter = open_meter(settings.energy_settings(), info.pid, info.device)
+        meter = open_meter_of(info, settings.energy_settings())
         if not meter.available:
             raise SourceUnavailable("no source of energy answers here: `dflash meter sources`")
         meter.start()

@@ -48,7 +48,7 @@ from engine.tokenizer import Tokenizer
 from metering import calibration
 from metering.clock import now_us
 from metering.database import open_database, snapshot, transaction
-from metering.energy import Efficiency, open_meter
+from metering.energy import Efficiency, open_meter_of
 from metering.energy import calibration as energy_calibration
 from metering.recorder import Recorder
 
@@ -283,7 +283,7 @@ class Gateway:
         with snapshot(self.database) as connection:
             self._calibrate(connection, replica)
         fitted = energy_calibration.latest(self.settings.home, energy_calibration.Subject.of(info))
-        meter = open_meter(self._metered_by[name], info.pid, info.device, fitted)
+        meter = open_meter_of(info, self._metered_by[name], fitted)
         log.info(
             "energy.attributed",
             replica=name,

@@ -71,7 +71,11 @@ def sources(context: CliContext, *, device: str, as_json: bool) -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--seconds", type=FiniteRange(0.1, 86_400), default=60.0, show_default=True)
 @click.option("--device", default="cpu", show_default=True, help='Or "cuda:0": the engine\'s.')
-@click.option("--pid", type=int, help="Whose CPU time is the engine's.  [default: this process]")
+@click.option(
+    "--pid",
+    type=click.IntRange(min=1),
+    help="Whose CPU time and devices are the engine's.  [default: this process]",
+)
 @click.pass_obj
 def record(
     context: CliContext, *, file: Path, seconds: float, device: str, pid: int | None

@@ -6,14 +6,16 @@ Each command lives in the `cli` module of the package that does the work. `--hel
 
 from __future__ import annotations
 
+import codecs
 import importlib
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import click
 
@@ -111,6 +113,7 @@ class Contents(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command line, turning exceptions into messages."""
+        escape_what_cannot_be_written(sys.stdout, sys.stderr)
         with reported(debug=bool(ctx.params.get("debug"))):
             return super().invoke(ctx)
 
@@ -136,6 +139,25 @@ def reported(*, debug: bool) -> Iterator[None]:
             traceback.print_exc()
         said = describe_all(error) if isinstance(error, ExceptionGroup) else describe(error)
         raise click.ClickException(said) from error
+
+
+def escape_what_cannot_be_written(*streams: TextIO) -> None:
+    """Have these write as an escape what their encoding lacks, instead of failing half-way.
+
+    The escapes are those of JSON, so that what is JSON stays it.
+    """
+    codecs.register_error("dflash.escaped", _escaped)
+    for stream in streams:
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="dflash.escaped")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    pairs = (units[at : at + 2].hex() for at in range(0, len(units), 2))
+    return "".join(f"\\u{pair}" for pair in pairs), error.end
 
 
 def describe_all(errors: ExceptionGroup[Exception]) -> str:

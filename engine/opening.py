@@ -107,6 +107,7 @@ def open_model(path: Path | str, config: EngineConfig) -> OpenModel:
             thread_count=decoder.threads,
             pid=os.getpid(),
             rope_scaling_factor=config.rope_scaling_factor,
+            device_uuid=decoder.device_uuid,
         ),
         curve,
         Foresight() if curve is None else open_foresight(path, config, decoder, curve),

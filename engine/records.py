@@ -200,6 +200,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     thread_count: int
     pid: int  # the process whose CPU time is the engine's
     rope_scaling_factor: float = 1.0  # positions were multiplied by it
+    device_uuid: str | None = None  # of a GPU, as CUDA says it; null where it says none
 
 
 class EngineStats(msgspec.Struct, frozen=True):

@@ -31,6 +31,8 @@ def units() -> None:
 @click.option("--text", "as_text", is_flag=True, help="Paint the units over the text itself.")
 def explain(file: BinaryIO, as_json: bool, cut: bool, as_text: bool) -> None:
     """Show how FILE ("-" for standard input) divides into units, each with kind and bytes."""
+    if as_json and as_text:
+        raise click.UsageError("--json and --text are two ways to show the units: take one")
     from metering.semantic import SEGMENTER, Segmenter
 
     segmenter = Segmenter()

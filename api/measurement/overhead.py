@@ -41,7 +41,7 @@ from engine.requests import GenerationRequest, SamplingParams
 from engine.tokenizer import Tokenizer
 from metering import clock
 from metering.database import open_database, transaction
-from metering.energy import open_meter
+from metering.energy import open_meter_of
 from metering.recorder import Recorder
 
 GOAL_SHARE = 0.02
@@ -195,7 +195,7 @@ class _House:
             audit_sample_rate=self.settings.audit_sample_rate,
         )
         info = self.engine.info
-        meter = open_meter(self.settings.energy_settings(), info.pid, info.device)
+        meter = open_meter_of(info, self.settings.energy_settings())
         recorder.attach(self.engine, meter, info)
         self.switch.observer = recorder
         try:

@@ -49,6 +49,7 @@ class BlockDecoder:
         self.backend = BACKEND
         self.batch_invariant = True
         self.device = "cpu"
+        self.device_uuid = None
         self.instruction_set = runtime.instruction_set
         self.threads = threads
         self.runtime = runtime

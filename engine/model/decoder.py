@@ -132,6 +132,17 @@ class Decoder:
             return torch.backends.cpu.get_cpu_capability()
         return "sm_{}{}".format(*torch.cuda.get_device_capability(self._device))
 
+    @property
+    def device_uuid(self) -> str | None:
+        """Which GPU it is, as CUDA says it, without a prefix; null on a CPU, or where it says none.
+
+        The index in `device` counts what this process may see, and names no board to another.
+        """
+        if self._device.type != "cuda":
+            return None
+        said = getattr(torch.cuda.get_device_properties(self._device), "uuid", None)
+        return None if said is None else str(said).lower()
+
     def forward(self, step: StepRows) -> Tensor:
         """Write the rows' keys and values; return raw logits [Q, vocab] float32."""
         return self.forward_tapped(step, ())[0]

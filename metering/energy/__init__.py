@@ -4,7 +4,7 @@ from metering.energy.attribution import Claim, Policy, StepCosts
 from metering.energy.calibration import Calibration
 from metering.energy.carbon import Grid
 from metering.energy.meter import EnergyMeter
-from metering.energy.opening import open_meter
+from metering.energy.opening import open_meter, open_meter_of
 from metering.energy.provenance import Provenance, shown_uj
 from metering.energy.replicas import Choice, Efficiency, by_choice
 from metering.energy.settings import EnergySettings
@@ -27,5 +27,6 @@ __all__ = [
     "WindowCloser",
     "by_choice",
     "open_meter",
+    "open_meter_of",
     "shown_uj",
 ]

@@ -26,8 +26,8 @@ log = structlog.get_logger(__name__)
 
 CLOSE_TIMEOUT_S = 5.0  # a driver that hangs is left behind
 RETRY_PERIODS_MAX = 100  # a lost source is asked ever more rarely, at most so many periods apart
-MEASURING_S = 1.0  # how long update periods are looked for, at most
-MEASURING_POLL_S = 0.001
+MEASURING_S = 1.0  # how long update periods are looked for this often:
+MEASURING_POLL_S = 0.001  # those of slower counters, as often as while something runs
 IDLE_S = 1.0  # between two readings while nothing runs, or of what is read at steps anyway
 WATCHED_NS = 3 * 10**9  # for how long a counter is read often after something ran
 PERIOD_S_MIN = 0.02  # sampling faster than that would cost more than it tells
@@ -239,16 +239,19 @@ class EnergyMeter:
     def _run(self) -> None:
         self._measure_periods()
         while not self._stopping.is_set():
-            if clock.monotonic_ns() < self._watched_until_ns:
+            measuring = any(track.is_being_measured for track in self._tracks)
+            if measuring or clock.monotonic_ns() < self._watched_until_ns:
                 self._stopping.wait(self._period_s)
             else:
                 self._wake.wait(max(IDLE_S, self._period_s))
                 self._wake.clear()
             if not self._stopping.is_set():
                 self.sample(only_due=True)
+                if measuring:
+                    self._settle_periods()
 
     def _measure_periods(self) -> None:
-        """Find out how often the counters move, and sample twice as often, within reason.
+        """Find out how often the counters move, within reason.
 
         What can be read at will is read whenever a request arrives or a step has ended.
         """
@@ -259,12 +262,17 @@ class EnergyMeter:
             and not self._stopping.wait(MEASURING_POLL_S)
         ):
             self.sample(only_due=True)
+        self._settle_periods()
+
+    def _settle_periods(self) -> None:
+        """Take over what is known of the periods so far, and sample twice as often."""
+        before_us = self._provenance.update_period_us
         with self._lock:
             for track in self._tracks:
                 track.settle_period()
             self._provenance = together(tuple(track.provenance for track in self._tracks))
         period_us = self._provenance.update_period_us
-        if period_us is not None:
+        if period_us is not None and period_us != before_us:
             log.info("energy.period_measured", update_period_us=period_us)
             if not self.at_will:
                 self._period_s = min(self._period_s, max(PERIOD_S_MIN, period_us / 2e6))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import structlog
 
+from engine.records import EngineInfo
 from metering.energy.attribution import (
     CONFIGURED_WEIGHTS,
     DEFAULT_COSTS,
@@ -28,6 +29,7 @@ from metering.energy.sources import (
     TraceReplay,
     Unmetered,
 )
+from metering.energy.sources.nvml_visible import board_of, check_group
 from metering.errors import SourceUnavailable
 
 log = structlog.get_logger(__name__)
@@ -41,18 +43,30 @@ def open_meter(
     pid: int,
     device: str = "cpu",
     calibration: Calibration | None = None,
+    *,
+    device_uuid: str | None = None,
 ) -> EnergyMeter:
     """Open the meter for an engine process that computes on `device` ("cpu", "cuda:0").
 
+    `device_uuid`: what CUDA calls a GPU, where the engine says so: "cuda:0" alone names no board.
     Measured comes before estimated: NVML's counter, its power, then the estimate for a GPU; RAPL,
     then the CPU-time estimate, for a CPU, whose work a GPU's counter says nothing of, nor the
     other way round. With nothing to read the meter is one without figures. Raises
     SourceUnavailable when a source that the settings name doesn't answer.
     """
     return EnergyMeter(
-        *open_sources(settings, pid, device),
+        *open_sources(settings, pid, device, device_uuid),
         period_ms=settings.sample_period_ms,
         policy=policy_of(settings, calibration),
+    )
+
+
+def open_meter_of(
+    engine: EngineInfo, settings: EnergySettings, calibration: Calibration | None = None
+) -> EnergyMeter:
+    """Open the meter for a running engine, of the device that it says it is on."""
+    return open_meter(
+        settings, engine.pid, engine.device, calibration, device_uuid=engine.device_uuid
     )
 
 
@@ -65,14 +79,16 @@ def policy_of(settings: EnergySettings, calibration: Calibration | None) -> Poli
     return policy_named(settings.attribution, DEFAULT_COSTS, DEFAULT_WEIGHTS)
 
 
-def open_sources(settings: EnergySettings, pid: int, device: str) -> Sequence[EnergySource]:
+def open_sources(
+    settings: EnergySettings, pid: int, device: str, device_uuid: str | None = None
+) -> Sequence[EnergySource]:
     """The source that meters a device, or one for each board of a group; see `open_meter`."""
     if settings.source != "auto":
-        return open_named(settings.source, settings, pid, device)
+        return open_named(settings.source, settings, pid, device, device_uuid)
     reasons = []
     for name in FOR_GPU if device.startswith("cuda") else FOR_CPU:
         try:
-            sources = open_named(name, settings, pid, device)
+            sources = open_named(name, settings, pid, device, device_uuid)
         except SourceUnavailable as error:
             reasons.append(f"{name}: {error}")
             continue
@@ -90,7 +106,11 @@ def open_sources(settings: EnergySettings, pid: int, device: str) -> Sequence[En
 
 
 def open_named(
-    name: str, settings: EnergySettings, pid: int, device: str
+    name: str,
+    settings: EnergySettings,
+    pid: int,
+    device: str,
+    device_uuid: str | None = None,
 ) -> Sequence[EnergySource]:
     """The named source, for each device of its group; raises SourceUnavailable."""
     boards: dict[str, Callable[[str], EnergySource]] = {
@@ -101,8 +121,12 @@ def open_named(
         ),
     }
     if name in boards:
-        _kind, _colon, index = device.partition("cuda:")
-        return _group(boards[name], settings.nvml_device or index or "0")
+        named = settings.nvml_device
+        if named is None:
+            return _group(boards[name], [board_of(device, pid, device_uuid)])
+        group = [board.strip() for board in named.split(",")]
+        check_group(group, device_uuid if device.startswith("cuda") else None)
+        return _group(boards[name], group)
     machines: dict[str, Callable[[], EnergySource]] = {
         "rapl": lambda: RaplPowercap(Path(settings.powercap_root), pid),
         "cpu_time": lambda: CpuTimeEstimate(pid, settings.cpu_idle_w, settings.cpu_dynamic_w),
@@ -112,18 +136,18 @@ def open_named(
     return [machines[name]()]
 
 
-def _group(opener: Callable[[str], EnergySource], boards: str) -> Sequence[EnergySource]:
+def _group(opener: Callable[[str], EnergySource], boards: Sequence[str]) -> Sequence[EnergySource]:
     """The boards of a group: all of them in the same way, or none."""
     opened: list[EnergySource] = []
     try:
-        for board in boards.split(","):
-            source = opener(board.strip())
+        for board in boards:
+            source = opener(board)
             opened.append(source)
         said = [source.provenance for source in opened]
         if len({(each.source, each.scope) for each in said}) != 1:
-            raise SourceUnavailable(f"the boards {boards} are metered in different scopes")
-        if len({device for each in said for device in each.devices}) != len(opened):
-            raise SourceUnavailable(f"the boards {boards} are not all different")
+            raise SourceUnavailable(
+                f"the boards {','.join(boards)} are metered in different scopes"
+            )
     except SourceUnavailable:
         for source in opened:
             source.close()

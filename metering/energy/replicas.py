@@ -165,7 +165,7 @@ def green(candidates: Sequence[Candidate]) -> Choice:
         if each.live and _uj_per_token(each) <= JOINED_WITHIN * _uj_per_token(best)
     ]
     chosen = min(batches or [best], key=_rank)
-    if chosen is lowest:
+    if _uj_per_token(chosen) == _uj_per_token(lowest):
         reason = Reason.LOWEST
     else:
         reason = Reason.LOWEST_WITH_ROOM if chosen is best else Reason.RUNNING_BATCH

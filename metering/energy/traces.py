@@ -80,6 +80,8 @@ def read(path: Path) -> Trace:
         raise InvalidTrace(f"{path} is no energy trace: {error}") from error
     if about.schema != SCHEMA:
         raise InvalidTrace(f"{path} is of schema {about.schema!r}, not {SCHEMA!r}")
+    if not about.provenance.devices or not all(about.provenance.devices):
+        raise InvalidTrace(f"{path} does not say which devices it is of")
     offsets = [entry.offset_ns for entry in entries]
     if offsets != sorted(set(offsets)) or not offsets or offsets[0] != 0:
         raise InvalidTrace(f"{path}: readings must come in order of time, the first at 0")

@@ -21,6 +21,7 @@ log = structlog.get_logger(__name__)
 
 STUCK_NS = 2 * 10**9  # a counter that stands still for so long, or ...
 STUCK_PERIODS = 20  # ... for so many of its periods, has stopped counting
+UNMEASURED_STUCK_NS = 60 * 10**9  # ... or, as long as nobody knows its period, for so long
 LIMITLESS_W = 1_000_000  # of a device that tells no limit; no sum of it leaves 64 bits either
 JUMP_MARGIN_PCT = 125  # of the most that the device can draw
 JUMP_SLACK_NS = 250_000_000  # a total may have held for so long before it was first seen
@@ -64,6 +65,11 @@ class Track:
     def has_period(self) -> bool:
         """Whether its update period has been measured, or needs not be."""
         return not self.source.is_counter or len(self._gaps_ns) >= GAPS_WANTED
+
+    @property
+    def is_being_measured(self) -> bool:
+        """Whether its moves are still to be seen as they come: its period isn't known for good."""
+        return not (self.has_period or self._is_stuck)
 
     def is_silent(self, since_ns: int) -> bool:
         """Whether it has stopped counting, or has not answered since then."""
@@ -154,7 +160,10 @@ class Track:
             return
         if self._still_since_ns is None:
             self._still_since_ns = reading.at_ns
-        limit_ns = max(STUCK_NS, STUCK_PERIODS * 1000 * (self._period_us or 0))
+        if self._period_us is None:
+            limit_ns = UNMEASURED_STUCK_NS
+        else:
+            limit_ns = max(STUCK_NS, STUCK_PERIODS * 1000 * self._period_us)
         if not self._is_stuck and reading.at_ns - self._still_since_ns > limit_ns:
             self._is_stuck = True
             log.warning("energy.counter_stuck", device=self.source.provenance.device)

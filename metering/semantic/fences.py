@@ -136,7 +136,7 @@ def _body(info: str) -> Scanner:
     if language in SCRIPT_NAMES:
         return Script(SCRIPT_NAMES[language])
     if language in SQL_NAMES:
-        return Sql()
+        return Sql(language)
     if language in SHELL_NAMES:
         return Shell()
     return Lines()

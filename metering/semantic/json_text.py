@@ -44,7 +44,9 @@ class Expect(Enum):
 
 
 class Json:
-    """The scanner of JSON. `many`: several documents may follow each other, as in JSON Lines.
+    """The scanner of JSON. `many`: several documents may follow each other, however they do.
+
+    Otherwise only an object or array that begins a line of its own does, as in JSON Lines.
 
     `fallback` makes the scanner that goes on where JSON ends; it is told whether it starts within
     a line.
@@ -149,7 +151,8 @@ class Json:
         if expect in (Expect.KEY, Expect.FIRST_KEY):
             self._in_key = True
             return char == '"' and self._begin(tiling, char, at)
-        if expect is Expect.NOTHING and self._many:
+        begins_line = char in "{[" and not self._in_line
+        if expect is Expect.NOTHING and (self._many or begins_line):
             self._expect = expect = Expect.VALUE
         if expect in (Expect.VALUE, Expect.FIRST_ELEMENT):
             self._in_key = False

@@ -56,6 +56,8 @@ _OPENERS = {
     "t": "<_ _=",
 }
 _CLOSERS = {"(": ")", "[": "]", "{": "}", "$": "}", "`": "`", "e": "}", "<": "</_>", "t": "/>"}
+_CLOSING = ")]}`>"
+_INNER = frozenset("$et")  # these stand inside the bracket before them
 _WORD = re.compile(r"[a-z]+\b")
 
 
@@ -75,6 +77,8 @@ def accepts_header(dialect: Dialect, text: str, body: str) -> bool:
 
 def accepts_rest(dialect: Dialect, text: str, opened: str) -> bool:
     """Whether a clause is valid that goes on behind a block, inside the brackets `opened`."""
+    if len(opened) > _closed_max(text):
+        return False
     return not _parse(dialect, lead(opened) + text).has_error
 
 
@@ -96,7 +100,9 @@ def block(dialect: Dialect, text: str, opened: str, rest_of: str | None, body: s
         before, behind = around(dialect, body)
         before += _BEFORE.get(word, "")
     else:
-        before, behind = lead(rest_of), ""
+        outer = _outer(rest_of, opened, text)
+        before, behind = lead(rest_of[outer:]), ""
+        opened = opened[outer:]
     source = before + text
     closers = "".join(_CLOSERS[char] for char in reversed(_tags_as_one(opened)))
     root = _parse(dialect, source + "}" + closers + _BEHIND.get(word, "") + behind)
@@ -120,6 +126,23 @@ def around(dialect: Dialect, body: str) -> tuple[str, str]:
     if dialect is JAVASCRIPT:
         before = before.removeprefix("abstract ")
     return before, behind
+
+
+def _outer(rest_of: str, opened: str, text: str) -> int:
+    """How many brackets, from the outermost on, can be left out where a clause is read.
+
+    Of those that it doesn't close its validity depends on the innermost alone. Without the others
+    what leads in to a clause is about as long as itself, however deep it stands.
+    """
+    outer = min(len(rest_of) - 1 - _closed_max(text), len(opened))
+    while outer > 0 and rest_of[outer] in _INNER:
+        outer -= 1
+    return max(outer, 0)
+
+
+def _closed_max(text: str) -> int:
+    """The most brackets that a text can close: the `>` of a closing tag closes two."""
+    return 2 * sum(map(text.count, _CLOSING))
 
 
 def _tags_as_one(opened: str) -> str:

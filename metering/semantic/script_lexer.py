@@ -190,10 +190,27 @@ class ScriptLexer:
                 self._push("c")
         elif char == ">":
             self._end_tag(top)
+        elif top == "t" and self._is_generic(char):
+            self.stack = self.stack[:-2]
+            self.last = char if char == "," else WORD
         elif top == "t" and char in "\"'":
             self._push(char)
         elif char not in SPACES:
             self.last = char
+
+    def _is_generic(self, char: str) -> bool:
+        """Whether what seemed to be a tag is type parameters: `<T,>(x: T)`, `<T extends U>(x: T)`.
+
+        No tag has a comma; where one may begin, TypeScript takes `extends` for no attribute either.
+        """
+        ended = self.in_word and not is_word(char)
+        if is_word(char):
+            self.word = self.word + char if self.in_word else char
+            self.word = self.word[:_WORD_MAX]
+        self.in_word = is_word(char)
+        may_be = self.stack[:-2] == "" or self.stack[-3] in CODE
+        is_constraint = ended and self.word == "extends" and char in SPACES
+        return may_be and (char == "," or is_constraint)
 
     def _end_tag(self, top: str) -> None:
         """A tag closes; with a closing one, and one that closes itself, its element does."""

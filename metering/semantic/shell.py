@@ -58,6 +58,7 @@ class Shell:
         "_comment",
         "_first",
         "_fresh",
+        "_joins",
         "_lexer",
         "_operator",
         "_pattern",
@@ -82,6 +83,7 @@ class Shell:
         self._at_command = True  # a command's first word comes next
         self._waits = ""  # the word that ends the header
         self._operator = False  # the last token joins commands
+        self._joins = 0  # the last tokens are `;` between a document's mark and the document
 
     def step(self, tiling: Tiling, char: str, at: int) -> Scanner:
         """Take one character."""
@@ -120,10 +122,10 @@ class Shell:
         was_semicolon, self._semicolon = self._semicolon, char == ";"
         if char == "\n":
             self._fresh = True
-        if char in SPACES or char == "&":
-            return
-        if char == ";":
+        if char in ";&":  # `;;`, `;&` and `;;&` end a case's commands
             self._pattern = self._pattern or (was_semicolon and self._cases > 0)
+            return
+        if char in SPACES:
             return
         if char == "#":
             is_unit = self._fresh or tiling.kind is None
@@ -152,8 +154,7 @@ class Shell:
         lexer.read(char)
         if was_document:
             if not lexer.in_document and not lexer.stack:
-                self._end(tiling)
-                self._fresh = True
+                self._end_line(tiling)
             return
         if was_plain and lexer.is_plain:
             self._take_plain(tiling, char)
@@ -173,6 +174,10 @@ class Shell:
         elif char == ";":
             if self._waits:
                 self._at_command = True
+            elif self._lexer.awaits_document:  # which belongs to what stands before it
+                self._at_command = True
+                self._joins += 1
+                self._chars = (self._chars or [])[:-1]
             else:
                 self._end(tiling)
                 self._semicolon = True
@@ -182,6 +187,9 @@ class Shell:
             self._at_command = self._operator
         elif char not in SPACES:
             self._operator = False
+            if self._joins and self._chars is not None:  # the grammar knows no `;` there
+                self._joins = 0
+                self._chars[-1:] = [" && ", char]
             if len(self._word) <= _WORD_MAX:
                 self._word += char
 
@@ -237,6 +245,7 @@ class Shell:
         first = self._first
         if first == "esac":
             self._cases = max(0, self._cases - 1)
+        self._pattern = self._pattern or (self._joins > 1 and self._cases > 0)
         if tiling.kind == OVERSIZE:
             tiling.close()
             return

@@ -43,6 +43,11 @@ class ShellLexer:
         """Outside of quotes, brackets, comments and here-documents."""
         return not (self.stack or self.in_document or self._comment or self._escaped)
 
+    @property
+    def awaits_document(self) -> bool:
+        """Whether a here-document follows the line."""
+        return bool(self._heredocs or (self._mark or "").strip("-"))
+
     def read(self, char: str) -> None:
         """Take the command's next character."""
         if self.in_document:

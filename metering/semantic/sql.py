@@ -34,13 +34,15 @@ _STATEMENTS = frozenset({
 _ROUTINES = frozenset({"trigger", "procedure", "function", "event"})
 _LINE_COMMANDS = frozenset({"delimiter", "go"})
 _END_OF_BLOCK = re.compile(r"end\s*(?!\s|if\b|loop\b|while\b|case\b|repeat\b|for\b)", re.IGNORECASE)
+_NAME_BRACKETS = frozenset({"tsql", "sqlite"})  # where `[a;b]` is a name, and no index
+_NESTS = {"(": 1, "[": 1, ")": -1, "]": -1}
 _TAG_MAX = 64  # a longer `$tag$` quotes nothing
 _WORD_MAX = 16
 _DELIMITER_MAX = 8
 
 
 class Sql:
-    """The scanner of SQL text."""
+    """The scanner of SQL text, of the dialect that its fence names."""
 
     __slots__ = (
         "_blocks",
@@ -49,6 +51,8 @@ class Sql:
         "_comment_is_unit",
         "_delimiter",
         "_depth",
+        "_dialect",
+        "_escaped",
         "_first",
         "_fresh",
         "_held",
@@ -60,7 +64,8 @@ class Sql:
         "_word",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, dialect: str = "sql") -> None:
+        self._dialect = dialect
         self._blocks = 0  # open ones of a routine
         self._delimiter = ""  # that the client's own command set
         self._fresh = True  # a new line came since the last statement
@@ -74,6 +79,7 @@ class Sql:
     def _reset(self) -> None:
         self._depth = 0  # of brackets
         self._quote = ""  # what closes the open string or name
+        self._escaped = False  # the next character of the string is
         self._tag = ""  # a dollar quote's mark so far
         self._tail = ""  # the last characters, to find what ends a quote or comment
         self._word = ""
@@ -93,6 +99,8 @@ class Sql:
                 self.step(tiling, char, at)
         elif char in "-/" and not self._quote:
             self._held, self._held_at = char, at
+        elif char == "#" and self._dialect == "mysql" and not self._quote:
+            self._begin_comment(tiling, char, at)
         else:
             self._code(tiling, char, at)
         return self
@@ -106,7 +114,7 @@ class Sql:
                 self._end_word(tiling)
             if self._chars is not None and not self._quote:
                 self._end(tiling, by_mark=self._first in _LINE_COMMANDS)
-            elif self._comment == "-" and self._comment_is_unit:
+            elif self._comment in ("-", "#") and self._comment_is_unit:
                 tiling.close()
         if tiling.is_open:
             tiling.close(UnitState.FRAGMENT)
@@ -127,7 +135,7 @@ class Sql:
             tiling.begin("comment", at)
 
     def _in_comment(self, tiling: Tiling, char: str, at: int) -> None:
-        ended = char == "\n" if self._comment == "-" else self._tail + char == "*/"
+        ended = self._tail + char == "*/" if self._comment == "/" else char == "\n"
         self._tail = char
         if not ended:
             return
@@ -155,6 +163,12 @@ class Sql:
             self._take(tiling, char)
 
     def _in_quote(self, char: str) -> None:
+        if self._escaped:
+            self._escaped = False
+            return
+        if char == "\\" and self._dialect == "mysql" and self._quote in "'\"":
+            self._escaped = True
+            return
         self._tail = (self._tail + char)[-len(self._quote) :]
         if self._tail == self._quote:
             self._quote = self._tail = ""
@@ -180,17 +194,25 @@ class Sql:
                 self._tag = ""
         if char == "$":
             self._tag = "$"
-        elif char in "'\"`":
-            self._quote, self._tail = char, ""
-        elif char == "(":
-            self._depth += 1
-        elif char == ")":
-            self._depth -= 1
+        elif quote := self._closer(char):
+            self._quote, self._tail = quote, ""
+        elif char in _NESTS:
+            self._depth += _NESTS[char]
         elif char == ";" or self._delimits(char):
             self._end(tiling, by_mark=True)
         elif char == "\n" and (self._first in _LINE_COMMANDS or self._chars[0] in "\\."):
             self._end(tiling, by_mark=True)
             self._fresh = True
+
+    def _closer(self, char: str) -> str:
+        """What closes the string or name that a character opens; nothing where it opens none."""
+        if char in "'\"`":
+            return char
+        if self._dialect in _NAME_BRACKETS:
+            again = char == "]" and (self._chars or [])[-2:-1] == ["]"]  # `]]` stands for one in it
+            if char == "[" or again:
+                return "]"
+        return ""
 
     def _delimits(self, char: str) -> bool:
         mark = self._delimiter

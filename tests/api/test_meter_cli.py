@@ -50,6 +50,17 @@ def test_what_is_recorded_can_be_played(
     assert traces.read(second).provenance.source == "replay:nvml_total_energy"
 
 
+@pytest.mark.parametrize("pid", ["0", "-1"])
+def test_a_process_is_named_by_a_number_that_one_can_have(
+    context: CliContext, tmp_path: Path, pid: str
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    done = CliRunner().invoke(meter, ["record", str(path), f"--pid={pid}"], obj=context)
+    assert done.exit_code == 2
+    assert "--pid" in done.output
+    assert not path.exists()
+
+
 def test_what_metering_takes_is_told_part_by_part(
     context: CliContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

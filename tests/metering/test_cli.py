@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from rich.text import Text
 
+from dflash.cli import cli
 from metering.cli import units
 
 
@@ -53,6 +54,38 @@ def test_the_terminal_is_not_obeyed_by_the_list(tmp_path: Path) -> None:
     shown = CliRunner().invoke(units, ["explain", str(path)])
     assert "\x1b" not in shown.output
     assert "\x9b" not in shown.output
+
+
+def test_a_list_for_programs_is_not_painted() -> None:
+    done = CliRunner().invoke(units, ["explain", "-", "--json", "--text"], input=b"One.")
+    assert done.exit_code == 2
+    assert "take one" in done.output
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shape"),
+    [
+        ("ascii", ()),
+        ("ascii", ("--text",)),
+        ("latin-1", ()),
+        ("latin-1", ("--text",)),
+        ("latin-1", ("--json",)),
+        ("cp1252", ("--json",)),
+    ],
+)
+def test_what_the_terminal_cannot_write_is_escaped_and_nothing_is_cut(
+    encoding: str, shape: tuple[str, ...]
+) -> None:
+    text = "Crème → 走る 😀.\nEnd"
+    done = CliRunner(charset=encoding).invoke(
+        cli, ["units", "explain", "-", *shape], input=text.encode(), env={"COLUMNS": "200"}
+    )
+    assert done.exit_code == 0, done.output
+    shown = done.stdout_bytes.decode(encoding)
+    assert "\\u2192 \\u8d70\\u308b \\ud83d\\ude00." in shown
+    assert "End" in shown
+    if shape == ("--json",):
+        assert "".join(json.loads(line)["text"] for line in shown.splitlines()) == text
 
 
 def test_a_missing_file_is_a_usage_error() -> None:

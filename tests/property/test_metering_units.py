@@ -22,9 +22,12 @@ PIECES = st.sampled_from([
     "if a; then\n", "fi\n", "for x in y; do ", "done", "case $x in\n", "a) ", "esac\n", "$(", "${",
     "<<EOF\n", "EOF\n", "&&", "|", "f() {\n", "{ ", "\\\n", "「", "」", "と", "No. 5",
     "好。", "！", "é", "🎉", "e.g. ", "Mr. ", "...", "3.14", "?", "\0", "\t", "\r\n", "\ufeff",
+    "```mysql\n", "```tsql\n", "# it's\n", "SELECT [", "\\'", "<T,>", "<T extends ", "(x: T) => ",
+    "cat <<A; ", "cat <<A |\n", "A\n", ";&", "&", '{"a":1}\n', "[2]\n", "f({_:", "`${",
 ])
 # fmt: on
-FENCES = st.sampled_from(["", "```py\n", "```js\n", "```tsx\n", "```sql\n", "```sh\n", "```json\n"])
+LANGUAGES = ("py", "js", "tsx", "sql", "mysql", "tsql", "sh", "json")
+FENCES = st.sampled_from(["", "\ufeff", *(f"```{language}\n" for language in LANGUAGES)])
 SHAPED = st.lists(PIECES, max_size=40).map("".join).map(str.encode)
 CODE = st.builds(lambda fence, body: fence.encode() + body, FENCES, SHAPED)
 TEXTS = st.one_of(SHAPED, CODE, st.binary(max_size=80), st.text(max_size=60).map(str.encode))

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,20 @@ def build_nvml_stub(folder: Path) -> Path:
     return folder
 
 
-def run_on_stub(folder: Path, boards: Sequence[str], code: str) -> Any:
-    """Run Python code on a machine with these boards; returns what it prints, as JSON."""
+def run_on_stub(
+    folder: Path, boards: Sequence[str], code: str, variables: Mapping[str, str] | None = None
+) -> Any:
+    """Run Python code on a machine with these boards; returns what it prints, as JSON.
+
+    `variables` of the environment are its alone: none of CUDA's is taken over.
+    """
     scenario = folder / "scenario.txt"
     scenario.write_text("\n".join(boards) + "\n")
-    environment = os.environ | {
+    inherited = {name: value for name, value in os.environ.items() if name[:5] != "CUDA_"}
+    environment = inherited | {
         "LD_LIBRARY_PATH": str(folder),
         "NVML_STUB_SCENARIO": str(scenario),
+        **(variables or {}),
     }
     done = subprocess.run(
         [sys.executable, "-c", code],

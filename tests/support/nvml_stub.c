@@ -15,7 +15,9 @@
  *   gpu_mw=<mW> module_mw=<mW>         NVML_FI_DEV_POWER_INSTANT of either scope
  *   load=<percent>                     nvmlDeviceGetUtilizationRates
  *   limit=<mW>                         the highest power limit that can be set
- *   mig=<uuid>:<slices>:<of>           it is split by MIG; one instance, of so many slices
+ *   mig=<uuid>:<slices>:<of>           it is split by MIG; an instance, of so many slices: a second
+ *                                      one is as large as the first
+ *   pci=<bus>                          its PCI bus; without, boards are in order
  *
  * What a board's line doesn't tell is NOT_SUPPORTED. Without the variable there is no driver.
  * Everything else a test might ask for is not here, and pynvml reports it as missing, as it would
@@ -33,12 +35,13 @@ enum { FIELD_POWER_INSTANT = 186, SCOPE_GPU = 0, SCOPE_MODULE = 1 };
 enum { JUMP_MJ = 10 * 1000 * 1000 };
 
 typedef struct {
-    char uuid[80], mig_uuid[80];
+    char uuid[80], mig_uuids[2][80];
     long long entries[ENTRIES_MAX];
     int entry_count, next_entry, is_lost;
     long long milliwatts, period_ms, stuck_ms, reset_ms, jump_ms, first_ms;
     long long power_mw, gpu_mw, module_mw, load, limit_mw;
-    int mig_slices, mig_of;
+    int mig_slices, mig_of, mig_count;
+    unsigned int bus;
 } Board;
 
 static Board boards[BOARDS_MAX];
@@ -50,6 +53,12 @@ typedef struct {
     unsigned int type, result;
     union { double d; unsigned int u; unsigned long long ull; } value;
 } FieldValue;
+
+typedef struct {
+    char legacy_id[16];
+    unsigned int domain, bus, device, device_id, subsystem_id;
+    char id[32];
+} Place;
 
 typedef struct {
     unsigned int processors, copy_engines, decoders, encoders, jpeg, ofa, gpu_slices, slices;
@@ -97,8 +106,10 @@ static void parse(Board *board, char *line)
             parse_script(board, word + 14);
         else if (!strncmp(word, "energy=watts:", 13))
             parse_watts(board, word + 13);
-        else if (!strncmp(word, "mig=", 4))
-            sscanf(word + 4, "%79[^:]:%d:%d", board->mig_uuid, &board->mig_slices, &board->mig_of);
+        else if (!strncmp(word, "mig=", 4) && board->mig_count < 2)
+            sscanf(word + 4, "%79[^:]:%d:%d", board->mig_uuids[board->mig_count++],
+                   &board->mig_slices, &board->mig_of);
+        sscanf(word, "pci=%u", &board->bus);
         sscanf(word, "power=%lld", &board->power_mw);
         sscanf(word, "gpu_mw=%lld", &board->gpu_mw);
         sscanf(word, "module_mw=%lld", &board->module_mw);
@@ -121,6 +132,7 @@ int nvmlInitWithFlags(unsigned int flags)
             continue;
         Board *board = &boards[found++], before = *board;
         memset(board, 0, sizeof *board);
+        board->bus = found;
         parse(board, line);
         if (!strcmp(before.uuid, board->uuid)) { /* the machine goes on where it was */
             board->next_entry = before.next_entry;
@@ -169,7 +181,8 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle)
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle)
 {
     for (unsigned int index = 0; index < board_count; index++)
-        if (!strcmp(boards[index].uuid, uuid) || !strcmp(boards[index].mig_uuid, uuid))
+        if (!strcmp(boards[index].uuid, uuid) || !strcmp(boards[index].mig_uuids[0], uuid) ||
+            !strcmp(boards[index].mig_uuids[1], uuid))
             return nvmlDeviceGetHandleByIndex_v2(index, handle);
     return NOT_FOUND;
 }
@@ -197,6 +210,13 @@ int nvmlDeviceGetMaxMigDeviceCount(void *handle, unsigned int *count)
 int nvmlDeviceGetMigMode(void *handle, unsigned int *current, unsigned int *pending)
 {
     *current = *pending = ((Board *)handle)->mig_of > 0;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPciInfo_v3(void *handle, Place *place)
+{
+    memset(place, 0, sizeof *place);
+    place->bus = ((Board *)handle)->bus;
     return SUCCESS;
 }
 

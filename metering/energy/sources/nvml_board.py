@@ -49,15 +49,15 @@ class Board:
         self.origin = 0
         self.slice: Slice | None = None
         self._handle: Any = None
-        _initialise()
+        initialise()
         try:
-            handle = _find(name)
+            handle = find(name)
             if name.startswith("MIG-"):
                 attributes = pynvml.nvmlDeviceGetAttributes_v2(handle)
                 handle = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
                 whole = int(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))
                 self.slice = Slice(name, int(attributes.gpuInstanceSliceCount), whole)
-            elif _is_divided(handle):
+            elif is_divided(handle):
                 raise SourceUnavailable(
                     f"NVML board {name} is split by MIG, its counter is not: name the instance"
                     " that the engine runs on (MIG-...) for an estimate by its slices"
@@ -90,9 +90,9 @@ class Board:
             self._let_go()
 
     def _find_again(self) -> None:
-        _initialise()
+        initialise()
         try:
-            self._handle = _find(self.uuid)
+            self._handle = find(self.uuid)
         except pynvml.NVMLError as error:
             pynvml.nvmlShutdown()
             raise SourceUnavailable(f"GPU {self.uuid} has not come back: {error}") from error
@@ -103,20 +103,23 @@ class Board:
         pynvml.nvmlShutdown()
 
 
-def _initialise() -> None:
+def initialise() -> None:
+    """Load NVML, until `nvmlShutdown` was called as often; raises SourceUnavailable."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         raise SourceUnavailable(f"NVML cannot be used: {error}") from error
 
 
-def _find(name: str) -> Any:
+def find(name: str) -> Any:
+    """The handle of a board by NVML's index or UUID, or of a MIG instance; raises NVMLError."""
     if name.isdigit():
         return pynvml.nvmlDeviceGetHandleByIndex(int(name))
     return pynvml.nvmlDeviceGetHandleByUUID(name)
 
 
-def _is_divided(handle: Any) -> bool:
+def is_divided(handle: Any) -> bool:
+    """Whether a board is split by MIG."""
     try:
         current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
     except pynvml.NVMLError:

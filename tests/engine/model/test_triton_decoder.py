@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import gguf
 import pytest
@@ -100,3 +101,15 @@ def test_a_gpu_takes_the_weights_as_the_file_has_them(tmp_path, backend, monkeyp
     monkeypatch.setattr(Decoder, "load", lambda path, **options: asked.update(options))
     load_decoder(path, device="cuda:0")
     assert (asked["backend"], asked["device"]) == (backend, "cuda:0")
+
+
+def test_a_gpu_is_known_by_the_uuid_that_cuda_says_where_it_says_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = {0: SimpleNamespace(uuid="AB12-CD"), 1: SimpleNamespace()}
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: said[device.index])
+    uuids = [
+        Decoder.device_uuid.fget(SimpleNamespace(_device=torch.device(device)))
+        for device in ("cuda:0", "cuda:1", "cpu")
+    ]
+    assert uuids == ["ab12-cd", None, None]

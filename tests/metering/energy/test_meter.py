@@ -146,6 +146,7 @@ def test_a_counter_is_read_often_only_while_something_runs(monkeypatch: pytest.M
             return Reading(self.reads, self.reads, 0)
 
     source = Counting(at_will=False)
+    source.is_counter = False  # one whose period is known
     meter = EnergyMeter(source, period_ms=1)
     meter.start()
     assert source.reads == 1
@@ -153,6 +154,34 @@ def test_a_counter_is_read_often_only_while_something_runs(monkeypatch: pytest.M
     assert source.reads >= 2, "what was before is parted from what comes"
     assert read_again.wait(20)
     meter.close()
+
+
+def test_a_slow_counter_is_read_often_until_its_period_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(meter_module, "IDLE_S", 600.0)
+    monkeypatch.setattr(meter_module, "MEASURING_S", 0.0)
+    measured = threading.Event()
+
+    class Slow(ScriptedSource):
+        """Each reading comes a tenth of a second after the last; it moves every 2.5 s."""
+
+        def read(self) -> Reading:
+            self.reads += 1
+            return Reading(self.reads * 10**8, self.reads // 25 * 1000, 0)
+
+    def noted(_event: str, *, update_period_us: int) -> None:
+        assert update_period_us == 2_500_000
+        measured.set()
+
+    monkeypatch.setattr(meter_module.log, "info", noted)
+    meter = EnergyMeter(Slow(at_will=False), period_ms=1)
+    meter.start()
+    assert measured.wait(20)
+    meter.close()
+    assert meter.provenance.update_period_us == 2_500_000
+    [whole] = meter.segments(0, 2**62)
+    assert whole.own_uj >= 1000
 
 
 def test_without_a_source_the_meter_says_so_and_does_nothing() -> None:

@@ -55,16 +55,19 @@ def test_what_work_costs_is_configured_or_calibrated_or_said_to_be_a_default() -
         assert (policy.method, policy.weights) == (settings.attribution, weights)
 
 
-def test_a_group_of_boards_names_each_once() -> None:
+def test_a_group_is_metered_in_one_scope_or_closed_again() -> None:
     opened: list[ScriptedSource] = []
 
     def opener(board: str) -> ScriptedSource:
         opened.append(ScriptedSource(device=board))
+        if board == "b":
+            scope = msgspec.structs.replace(opened[-1].provenance, scope="gpu_module")
+            opened[-1].provenance = scope
         return opened[-1]
 
-    assert [each.provenance.device for each in opening._group(opener, "a, b")] == ["a", "b"]
-    with pytest.raises(SourceUnavailable, match="not all different"):
-        opening._group(opener, "a,a")
+    assert [each.provenance.device for each in opening._group(opener, ["a", "c"])] == ["a", "c"]
+    with pytest.raises(SourceUnavailable, match="a,b are metered in different scopes"):
+        opening._group(opener, ["a", "b"])
     assert [each.closed for each in opened] == [False, False, True, True]
 
 

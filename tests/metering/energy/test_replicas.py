@@ -147,6 +147,9 @@ def test_the_lowest_is_chosen_a_near_batch_joined_and_a_full_one_passed_over() -
     assert decided(candidate("a", 1000, live=4), far) == ("c", Reason.LOWEST_WITH_ROOM)
     assert decided(candidate("a", 1000, live=4), near._replace(live=9)) == ("a", Reason.LOWEST)
     assert decided(candidate("b", 1000), candidate("a", 1000)) == ("a", Reason.LOWEST)
+    full = candidate("a", 1000, live=4)
+    assert decided(full, candidate("b", 1000)) == ("b", Reason.LOWEST), "none was below it"
+    assert decided(full, candidate("b", 1000, live=1)) == ("b", Reason.LOWEST)
 
 
 def test_where_nothing_can_be_compared_it_says_why_and_the_load_decides() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
-from energy_cases import a_trace
+from energy_cases import BOARD, a_trace
 from metering_cases import ScriptedSource, WattSource
 
 from metering import clock
@@ -75,6 +76,15 @@ def test_gaps_and_resets_are_played_too(tmp_path: Path, now: list[int]) -> None:
     # A second round begins where the first one ended, and its energy is of other epochs.
     energies = [(each.start_ns, each.end_ns, each.own_uj) for each in meter.segments(0, 2000)]
     assert energies == [(1000, 1010, 50), (1040, 1050, 50)]
+
+
+def test_a_trace_of_no_device_is_refused(tmp_path: Path) -> None:
+    """Its devices are what tells two replicas that they would be metered by one source."""
+    for devices in ((), ("",), ("GPU-a", "")):
+        nobodys = msgspec.structs.replace(BOARD, devices=devices)
+        path = a_trace(tmp_path / "trace.jsonl", [(0, 1), (1, 2)], board=nobodys)
+        with pytest.raises(InvalidTrace, match="which devices it is of"):
+            TraceReplay(path)
 
 
 @pytest.mark.parametrize(

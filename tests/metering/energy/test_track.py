@@ -78,9 +78,33 @@ def test_another_origin_is_another_epoch_though_the_total_rose() -> None:
 def test_a_counter_that_stands_still_for_too_long_has_stopped_counting() -> None:
     track = counter()
     still = [(at, 200) for at in range(150, 2500, 50)]
-    assert take(track, (0, 0), (50, 100), (100, 200), *still) == ["energy.counter_stuck"]
+    take(track, (0, 0), (50, 100), (100, 200))
+    track.settle_period()
+    assert take(track, *still) == ["energy.counter_stuck"]
     assert take(track, (2500, 900), (2550, 950), (2600, 1000)) == ["energy.counter_moves_again"]
     assert known(track) == [(50, 100, 100), (2550, 2600, 50)]
+
+
+def test_a_counter_that_is_slow_has_not_stopped_while_its_period_is_not_known() -> None:
+    """It moves every 7 s: more than the 2 s that a fast one may stand still."""
+    track = counter()
+    readings = [(at, at // 7000 * 100) for at in range(0, 45_000, 500)]
+    assert take(track, *readings) == []
+    assert known(track) == [(7000, 42_000, 500)]
+    track.settle_period()
+    assert track.provenance.update_period_us == 7_000_000
+    assert take(track, *((at, 600) for at in range(45_000, 180_000, 500))) == []
+    assert take(track, *((at, 600) for at in range(180_000, 184_000, 500))) == [
+        "energy.counter_stuck"
+    ]
+
+
+def test_a_counter_that_never_moves_has_stopped_after_a_minute() -> None:
+    track = counter()
+    assert take(track, *((at, 7) for at in range(0, 60_001, 1000))) == []
+    assert track.is_being_measured
+    assert take(track, *((at, 7) for at in range(61_000, 70_000, 1000))) == ["energy.counter_stuck"]
+    assert not track.is_being_measured, "it is left alone"
 
 
 def test_its_update_period_is_the_median_of_its_moves() -> None:
