@@ -13,7 +13,7 @@ from billing import rating, receipts
 from billing.catalogue import TariffVersion
 from billing.differences import Figure
 from billing.errors import BillingError, InvalidReceipt
-from billing.money import plain
+from billing.money import format_nano, plain
 from billing.rating import Component, Line
 from billing.receipt_documents import receipt_document
 from billing.request_evidence import Evidence
@@ -139,6 +139,17 @@ def receipt(evidence: Evidence, public_keys: Mapping[str, Any]) -> Iterator[Figu
         fault = _fault(receipts.verify_adjustment, "adjustment", adjustment, public_keys)
         yield "adjustment verifies", None, fault
         yield "adjustment cites the receipt", receipt.sha256, adjustment.receipt_sha256
+        row = (
+            adjustment.id,
+            adjustment.request_id,
+            adjustment.tenant_id,
+            adjustment.receipt_sha256,
+        )
+        said = json.loads(adjustment.document)
+        signed = tuple(said[name] for name in ("id", "request_id", "tenant_id", "receipt_sha256"))
+        yield "adjustment's row = its document", signed, row
+        amount = format_nano(adjustment.amount_nano)
+        yield "adjustment's amount = its document", said["amount"], amount
 
 
 def _fault(

@@ -9,30 +9,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-# Every repetition is bounded, so that no text costs more than its length.
-_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("email", re.compile(r"[\w.%+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,5}")),
-    ("secret", re.compile(r"\b(?:sk|pk|rk|ghp|gho|dfl|xox[abp])[-_][A-Za-z0-9_-]{16,200}")),
-    ("secret", re.compile(r"\b(?:github_pat|glpat|hf|npm|whsec)[-_][A-Za-z0-9_-]{16,200}")),
-    ("secret", re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[A-Za-z0-9_-]{35}")),
-    ("secret", re.compile(r"\beyJ[\w-]{8,500}\.eyJ[\w-]{8,4000}\.[\w-]{16,2000}")),
-    (
-        "secret",
-        re.compile(
-            r"-----BEGIN (?:[A-Z]{2,10} ){0,3}PRIVATE KEY-----[^-]{0,8000}"
-            r"(?:-----END (?:[A-Z]{2,10} ){0,3}PRIVATE KEY-----)?"
-        ),
-    ),
-    ("iban", re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b")),
-    ("card", re.compile(r"(?<![\w.])\d(?:[ -]?\d){12,18}(?![\w.]\d)")),
-    ("address", re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")),
-    ("phone", re.compile(r"(?<![\w+.])\+\d{1,3}(?:[ ()./-]{0,2}\d){6,14}(?!\w)")),
-    ("phone", re.compile(r"(?<![\w.])(?:\(\d{3}\) ?|\d{3}[ -])\d{3}-\d{4}(?!\w)")),
-    ("phone", re.compile(r"(?<![\w.])\(?0\d{2,4}\)?[ /-]\d{3,4}(?:[ -]?\d{2,5}){1,2}(?!\w)")),
-)
+from billing import telling_forms
+
+_MARK = re.compile(r"\[[a-z]{4,7} \d{1,6}\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +39,18 @@ class Redacted:
 class Redaction:
     """The marks of one item: made for its prompt and its output, and undone in its correction.
 
-    One that hides nothing has no marks.
+    What stands in its texts already is no mark of it, though it look like one. One that hides
+    nothing has no marks.
     """
 
-    def __init__(self, *, hides: bool = True) -> None:
+    def __init__(self, *texts: str, hides: bool = True) -> None:
+        """`texts` are all that are to be redacted: a mark for one stands in none of the others."""
         self._hides = hides
         self._marks: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = {}
+        self._literal: set[str] = set()
+        for text in texts:
+            self._avoid(text)
 
     @property
     def originals(self) -> Mapping[str, str]:
@@ -72,10 +59,11 @@ class Redaction:
 
     def redact(self, text: str) -> Redacted:
         """Hide what points at a person."""
+        self._avoid(text)
         parts: list[str] = []
         spans: list[tuple[int, int, int, int]] = []
         at = read = shown = 0
-        for kind, start, end in _found(text) if self._hides else ():
+        for kind, start, end in telling_forms.spans(text) if self._hides else ():
             before, hidden = text[at:start], text[start:end]
             mark = self._mark(kind, hidden)
             width = len(before.encode("utf-8", "surrogatepass"))
@@ -90,38 +78,15 @@ class Redaction:
     def restore(self, text: str) -> str:
         """Put back what the marks in a text hide; one that nobody made is left as it is."""
         originals = self.originals
-        return re.sub(r"\[[a-z]{4,7} \d{1,6}\]", lambda mark: originals.get(mark[0], mark[0]), text)
+        return _MARK.sub(lambda mark: originals.get(mark[0], mark[0]), text)
+
+    def _avoid(self, text: str) -> None:
+        self._literal.update(mark[0] for mark in _MARK.finditer(text))
 
     def _mark(self, kind: str, hidden: str) -> str:
         known = self._marks.get((kind, hidden))
-        if known is None:
-            self._counts[kind] = self._counts.get(kind, 0) + 1
-            known = self._marks[kind, hidden] = f"[{kind} {self._counts[kind]}]"
+        while known is None:
+            number = self._counts[kind] = self._counts.get(kind, 0) + 1
+            if (mark := f"[{kind} {number}]") not in self._literal:
+                known = self._marks[kind, hidden] = mark
         return known
-
-
-def _found(text: str) -> Iterator[tuple[str, int, int]]:
-    """What is to be hidden, in order, without overlaps: the kind named first wins."""
-    taken: list[tuple[int, int, str]] = []
-    for kind, pattern in _PATTERNS:
-        for match in pattern.finditer(text):
-            if kind == "card" and not _is_card(match[0]):
-                continue
-            if kind == "address" and any(int(part) > 255 for part in match[0].split(".")):
-                continue
-            taken.append((match.start(), match.end(), kind))
-    end = 0
-    for start, stop, kind in sorted(taken, key=lambda each: (each[0], -each[1])):
-        if start >= end:
-            yield kind, start, stop
-            end = stop
-
-
-def _is_card(text: str) -> bool:
-    """Luhn's check: a digit in ten numbers passes it by chance, and every card does."""
-    digits = [int(each) for each in text if each.isdigit()]
-    summed = sum(
-        sum(divmod(2 * digit, 10)) if index % 2 else digit
-        for index, digit in enumerate(reversed(digits))
-    )
-    return summed % 10 == 0

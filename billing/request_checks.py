@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from billing import receipt_checks, summary_checks
+from billing import receipt_checks, review_checks, summary_checks
 from billing.catalogue import TariffVersion
 from billing.differences import Difference, Figure
 from billing.ledger.holds import HoldState
@@ -26,6 +26,7 @@ def check(
     final = evidence.request.status in FINAL_STATUSES
     figures = [*_events(evidence), *_ledger(evidence)]
     figures += _final(evidence, version, public_keys) if final else _live(evidence)
+    figures += review_checks.check(evidence)
     for name, expected, actual in figures:
         if expected != actual:
             yield Difference(name, evidence.request.id, str(expected), str(actual))

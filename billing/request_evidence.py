@@ -12,6 +12,7 @@ from sqlalchemy import Column, Connection, Row, Select, select
 
 from billing.credit_tables import fundings
 from billing.retention_tables import compactions
+from billing.review_tables import review_opinions
 from billing.tables import (
     accounts,
     adjustments,
@@ -58,6 +59,7 @@ class Evidence:
     receipt: OneRow | None
     adjustments: Rows
     review: OneRow | None
+    opinions: Rows  # on that review, in order
 
     @property
     def events(self) -> tuple[Fact, ...]:
@@ -130,6 +132,12 @@ def _page(connection: Connection, page: Sequence[OneRow]) -> Iterator[Evidence]:
     signed = rows(select(receipts), receipts.c.request_id)
     adjusted = rows(select(adjustments), adjustments.c.request_id)
     reviews = rows(select(review_items), review_items.c.request_id)
+    given = rows(
+        select(review_opinions, review_items.c.request_id)
+        .join(review_items, review_items.c.id == review_opinions.c.item_id)
+        .order_by(review_opinions.c.number),
+        review_items.c.request_id,
+    )
     debited, credited = accounts.alias("debited"), accounts.alias("credited")
     moved = rows(
         select(
@@ -161,4 +169,5 @@ def _page(connection: Connection, page: Sequence[OneRow]) -> Iterator[Evidence]:
             receipt=next(iter(signed[request.id]), None),
             adjustments=adjusted[request.id],
             review=next(iter(reviews[request.id]), None),
+            opinions=given[request.id],
         )

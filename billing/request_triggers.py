@@ -6,7 +6,7 @@ Of content and of who it was for, only their erasure is allowed.
 
 from __future__ import annotations
 
-from billing.triggers import Refusal, allow, refuse
+from billing.triggers import Refusal, allow, changes, refuse, rewrites
 
 AT_ADMISSION = (
     *("id", "tenant_id", "key_id", "project_id", "route", "model", "engine", "replica"),
@@ -16,15 +16,6 @@ AT_ADMISSION = (
 ERASABLE = ("prompt", "end_user", "content_salt")
 AT_THE_END = ("status", "finish_reason", "ended_at_us")
 
-
-def _changes(*columns: str) -> str:
-    return " OR ".join(f"OLD.{column} IS DISTINCT FROM NEW.{column}" for column in columns)
-
-
-_REWRITES = " OR ".join(
-    f"(NEW.{column} IS NOT NULL AND OLD.{column} IS DISTINCT FROM NEW.{column})"
-    for column in ERASABLE
-)
 _FINAL = "OLD.ended_at_us IS NOT NULL"
 REFUSALS = (
     Refusal(
@@ -32,7 +23,7 @@ REFUSALS = (
         "UPDATE",
         "requests",
         "what a request was admitted with never changes",
-        f"{_changes(*AT_ADMISSION)} OR {_REWRITES}"
+        f"{changes(*AT_ADMISSION)} OR {rewrites(*ERASABLE)}"
         " OR (NEW.prompt IS NOT NULL AND OLD.parameters <> NEW.parameters)",
     ),
     Refusal(
@@ -40,7 +31,7 @@ REFUSALS = (
         "UPDATE",
         "requests",
         "what a request came to never changes",
-        f"{_FINAL} AND ({_changes(*AT_THE_END)}"
+        f"{_FINAL} AND ({changes(*AT_THE_END)}"
         " OR (NEW.output IS NOT NULL AND OLD.output IS DISTINCT FROM NEW.output))",
     ),
     Refusal("requests_kept", "DELETE", "requests", "a request is never deleted", None),
@@ -49,7 +40,7 @@ REFUSALS = (
         "UPDATE",
         "fundings",
         "what paid for a request never becomes something else",
-        _changes("request_id", "source", "position"),
+        changes("request_id", "source", "position"),
     ),
     Refusal("fundings_kept", "DELETE", "fundings", "what paid for a request is kept", None),
 )

@@ -167,8 +167,8 @@ def resolve(
     """Give an opinion on a claimed item; where it decides, the item is resolved by it.
 
     With `second_opinion` another reviewer is asked before anything is decided. Giving the same
-    verdict with the same token again changes nothing. Raises ReviewItemNotFound, InvalidVerdict, or
-    ReviewConflict when the claim with this token no longer holds.
+    opinion with the same token again changes nothing. Raises ReviewItemNotFound, InvalidVerdict, or
+    ReviewConflict when the claim with this token no longer holds, or gave another opinion.
     """
     opinion = _checked(
         Opinion(reviewer_id, token, _verdict(verdict), _reasons(reasons), note, edited_output)
@@ -194,12 +194,10 @@ def resolve(
     )
     given = review_opinions.of_item(connection, item_id)
     if not released.rowcount:
-        if any(
-            (each.reviewer_id, each.claim_token, each.verdict)
-            == (reviewer_id, token, opinion.verdict)
-            for each in given
-        ):
+        if opinion in given:
             return item(connection, item_id)
+        if any((each.reviewer_id, each.claim_token) == (reviewer_id, token) for each in given):
+            raise ReviewConflict(f"another opinion on {item_id} was given with this token")
         raise ReviewConflict(f"{item_id} is not claimed with this token any more")
     review_opinions.add(connection, item_id, len(given) + 1, opinion)
     current = item(connection, item_id)

@@ -21,6 +21,7 @@ from metering.tables import requests
 
 RULE_VERSION = "review/1"
 LAPSED_MAX = 100  # items closed in one transaction
+LAPSED = "review_lapsed"
 REASONS = {
     Verdict.APPROVE: "review_approved",
     Verdict.EDIT: "review_edited",
@@ -112,7 +113,7 @@ def _lapse(connection: Connection, item_id: str, signer: Signer) -> None:
     )
     lapsed = item(connection, item_id)
     returned = review_fees.give_back(connection, lapsed)
-    _sign(connection, signer, lapsed, "review_lapsed", returned)
+    _sign(connection, signer, lapsed, LAPSED, returned)
     _announce(connection, NoticeType.REVIEW_LAPSED, lapsed, returned)
 
 
@@ -150,8 +151,13 @@ def _announce(
 
 
 def _outcome(connection: Connection, final: ReviewItem) -> dict[str, object]:
+    salt = select(requests.c.content_salt).where(requests.c.id == final.request_id)
+    return outcome_document(final, connection.scalar(salt))
+
+
+def outcome_document(final: ReviewItem, salt: str | None) -> dict[str, object]:
+    """What is signed and told of a review that has ended; the salt is its request's. Pure."""
     edited = final.edited_output
-    of_request = select(requests.c.content_salt).where(requests.c.id == final.request_id)
     return {
         "item_id": final.id,
         "rule": final.rule_version,
@@ -159,7 +165,5 @@ def _outcome(connection: Connection, final: ReviewItem) -> dict[str, object]:
         "reasons": [reason.value for reason in final.reasons],
         "opinions": final.opinions,
         "fee": format_nano(final.fee_nano),
-        "edited_output_sha256": (
-            None if edited is None else content_hash.of_text(connection.scalar(of_request), edited)
-        ),
+        "edited_output_sha256": None if edited is None else content_hash.of_text(salt, edited),
     }

@@ -105,7 +105,7 @@ def item(connection: Connection, item_id: str) -> ReviewItem:
     row = connection.execute(select(review_items).where(review_items.c.id == item_id)).one_or_none()
     if row is None:
         raise ReviewItemNotFound(f"no review item {item_id!r}")
-    return _from_row(row._mapping)
+    return from_row(row._mapping)
 
 
 _OF_REQUEST = Prepared(
@@ -116,7 +116,7 @@ _OF_REQUEST = Prepared(
 def of_request(connection: Connection, request_id: str) -> ReviewItem | None:
     """A request's item, or null: nobody reviews it."""
     row = _OF_REQUEST.row(connection, {"request_id": request_id})
-    return None if row is None else _from_row(row._asdict())
+    return None if row is None else from_row(row._asdict())
 
 
 def items(
@@ -139,10 +139,11 @@ def items(
         query = query.order_by(review_items.c.queued_at_us.desc(), review_items.c.id.desc())
         if cursor is not None:
             query = query.where(position < cursor)
-    return [_from_row(row) for row in connection.execute(query).mappings()]
+    return [from_row(row) for row in connection.execute(query).mappings()]
 
 
-def _from_row(row: Mapping[Any, Any]) -> ReviewItem:
+def from_row(row: Mapping[Any, Any]) -> ReviewItem:
+    """An item from its row."""
     values = dict(row)
     values["state"] = ReviewState(values["state"])
     values["verdict"] = values["verdict"] and Verdict(values["verdict"])

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, Row, func, insert, select
 
 from billing.review_items import Reason, ReviewItem, Verdict
 from billing.review_tables import review_opinions
@@ -79,17 +80,19 @@ def of_item(connection: Connection, item_id: str) -> list[Opinion]:
         .where(review_opinions.c.item_id == item_id)
         .order_by(review_opinions.c.number)
     )
-    return [
-        Opinion(
-            reviewer_id=row.reviewer_id,
-            claim_token=row.claim_token,
-            verdict=Verdict(row.verdict),
-            reasons=tuple(map(Reason, msgspec.json.decode(row.reasons))),
-            note=row.note,
-            edited_output=row.edited_output,
-        )
-        for row in rows
-    ]
+    return [from_row(row) for row in rows]
+
+
+def from_row(row: Row[*tuple[Any, ...]]) -> Opinion:
+    """An opinion from its row."""
+    return Opinion(
+        reviewer_id=row.reviewer_id,
+        claim_token=row.claim_token,
+        verdict=Verdict(row.verdict),
+        reasons=tuple(map(Reason, msgspec.json.decode(row.reasons))),
+        note=row.note,
+        edited_output=row.edited_output,
+    )
 
 
 def shown(connection: Connection, item: ReviewItem) -> list[Opinion]:

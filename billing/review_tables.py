@@ -47,7 +47,7 @@ reviewer_keys = Table(
 review_payouts = Table(
     "review_payouts",
     metadata,
-    Column("id", String(128), primary_key=True),  # derived from its reference: paid once
+    Column("id", String(128), primary_key=True),  # of its reviewer and reference: paid once
     Column("reviewer_id", Id, nullable=False),
     Column("currency", String(3), nullable=False),
     Column("amount_nano", BigInteger, nullable=False),

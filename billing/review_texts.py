@@ -8,6 +8,7 @@ stored text, so that no list of what was hidden is ever kept.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +35,7 @@ def texts(connection: Connection, item: ReviewItem) -> ReviewTexts:
     hides = connection.scalar(
         select(tenants.c.review_redaction).where(tenants.c.id == item.tenant_id)
     )
-    return _texts(connection, item, Redaction(hides=hides is not False))
+    return _texts(connection, item, hides=hides is not False)
 
 
 def corrected(connection: Connection, item: ReviewItem, edited: str | None) -> str | None:
@@ -44,22 +45,32 @@ def corrected(connection: Connection, item: ReviewItem, edited: str | None) -> s
     """
     if edited is None:
         return None
-    return _texts(connection, item, Redaction()).redaction.restore(edited)
+    return _texts(connection, item, hides=True).redaction.restore(edited)
 
 
-def _texts(connection: Connection, item: ReviewItem, redaction: Redaction) -> ReviewTexts:
+def _texts(connection: Connection, item: ReviewItem, *, hides: bool) -> ReviewTexts:
     request = queries.request(connection, item.tenant_id, item.request_id)
-    prompt = _redacted(redaction, request.prompt) if request else None
-    output = None
-    if request is not None and request.output is not None:
-        output = redaction.redact(request.output)
+    prompt = request.prompt if request else None
+    output = request.output if request else None
+    # Marks depend on these two alone: a correction is read with those that it was written with.
+    redaction = Redaction(*_strings(prompt), *_strings(output), hides=hides)
+    shown_prompt = _redacted(redaction, prompt)
+    shown_output = None if output is None else redaction.redact(output)
     edited = item.edited_output
     return ReviewTexts(
-        prompt,
-        output,
+        shown_prompt,
+        shown_output,
         None if edited is None else redaction.redact(edited).text,
         redaction,
     )
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _strings(each)
 
 
 def _redacted(redaction: Redaction, value: Any) -> Any:

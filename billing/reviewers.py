@@ -6,6 +6,7 @@ ledger owes each of them by name; a payout takes what is due to cash, once per r
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -122,8 +123,7 @@ def pay_out(
     if known is None:
         raise InvalidPayout(f"{reviewer_id} has never earned a fee in {currency}")
     due_nano = lock(connection, [owed])[owed].balance_nano
-    payout_id = f"payout/{reviewer_id}/{reference}"[:128]
-    earlier = _payout(connection, payout_id)
+    earlier = _payout(connection, reviewer_id, reference)
     if earlier is not None:
         if amount_nano not in {None, earlier.amount_nano} or earlier.currency != currency:
             raise InvalidPayout(f"{reference} was paid before, with another amount")
@@ -132,7 +132,10 @@ def pay_out(
     if not 0 < amount <= due_nano:
         due, said = format_nano(due_nano), format_nano(amount)
         raise InvalidPayout(f"{reviewer_id} is due {due} {currency}, of which {said} can't be paid")
-    payout = Payout(payout_id, reviewer_id, currency, amount, reference, clock.now_us())
+    payout = Payout(
+        _payout_id(reviewer_id, reference),
+        *(reviewer_id, currency, amount, reference, clock.now_us()),
+    )
     connection.execute(
         insert(review_payouts).values(
             id=payout.id,
@@ -144,7 +147,7 @@ def pay_out(
         )
     )
     paid = Transfer(
-        id=payout_id,
+        id=payout.id,
         kind=TransferKind.PAYOUT,
         debit=owed,
         credit=Account(None, AccountKind.CASH, currency),
@@ -165,9 +168,21 @@ def payouts(connection: Connection, reviewer_id: str | None, limit: int) -> list
     return [Payout(**row) for row in connection.execute(query.limit(limit)).mappings()]
 
 
-def _payout(connection: Connection, payout_id: str) -> Payout | None:
+def _payout_id(reviewer_id: str, reference: str) -> str:
+    """Another one for every reviewer and reference, however long: neither has a line break."""
+    named = hashlib.sha256(f"{reviewer_id}\n{reference}".encode())
+    return f"payout/{named.hexdigest()}"
+
+
+def _payout(connection: Connection, reviewer_id: str, reference: str) -> Payout | None:
+    """What was paid before, by what it was called: ids were made in another way once."""
+    paid = review_payouts.c
     row = (
-        connection.execute(select(review_payouts).where(review_payouts.c.id == payout_id))
+        connection.execute(
+            select(review_payouts).where(
+                paid.reviewer_id == reviewer_id, paid.reference == reference
+            )
+        )
         .mappings()
         .one_or_none()
     )

@@ -33,14 +33,13 @@ def install(connection: Connection) -> None:
 
 def create(dialect: str) -> list[str]:
     """The statements that create the triggers, for `sqlite` or `postgresql`."""
-    terms = " OR ".join(f"OLD.{column} IS DISTINCT FROM NEW.{column}" for column in TERMS)
     statements = [statement for table in APPEND_ONLY for statement in append_only(table, dialect)]
     statements += refusal(
         dialect,
         "tariff_versions_terms",
         "UPDATE ON tariff_versions",
         "the terms of a published tariff version never change",
-        when=terms,
+        when=changes(*TERMS),
     )
     statements += refusal(
         dialect,
@@ -88,6 +87,19 @@ def allow(dialect: str, refusals: Iterable[Refusal]) -> list[str]:
     return [
         statement for each in refusals for statement in drop_refusal(dialect, each.name, each.table)
     ]
+
+
+def changes(*columns: str) -> str:
+    """The condition that an UPDATE makes any of these something else."""
+    return " OR ".join(f"OLD.{column} IS DISTINCT FROM NEW.{column}" for column in columns)
+
+
+def rewrites(*columns: str) -> str:
+    """The condition that an UPDATE makes any of these something else than null."""
+    return " OR ".join(
+        f"(NEW.{column} IS NOT NULL AND OLD.{column} IS DISTINCT FROM NEW.{column})"
+        for column in columns
+    )
 
 
 def append_only(table: str, dialect: str) -> list[str]:

@@ -139,7 +139,7 @@ def resolve_item(
 ) -> ReviewItemView:
     """Give an opinion on a claimed item. Where it decides, the fee becomes the reviewers' due, a
     rejection refunds the output, and the outcome is signed beside the receipt; else the item waits
-    for another reviewer. The same verdict again changes nothing.
+    for another reviewer. The same again changes nothing; another opinion is refused then.
     """
     with transaction(database) as connection:
         before = review.item(connection, item_id)

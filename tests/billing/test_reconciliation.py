@@ -24,7 +24,7 @@ from invoice_world import at
 from sqlalchemy import Connection, Engine, delete, select, text, update
 from unguarded import unguard
 
-from billing import request_evidence, request_triggers, review, triggers
+from billing import request_evidence, request_triggers, review, triggers, verdict_triggers
 from billing.gate import HoldGate
 from billing.invoices import closing
 from billing.invoices.tables import invoice_lines, invoices
@@ -93,7 +93,7 @@ def days_work(shared_database: Engine, tmp_path_factory: pytest.TempPathFactory)
         gate.admit(opened, live, expires_at_us=FAR_US)
     with transaction(shared_database) as opened:
         # Falsifying the books takes somebody who removes the triggers first.
-        for guards in (triggers, request_triggers):
+        for guards in (triggers, request_triggers, verdict_triggers):
             for statement in guards.drop(opened.dialect.name):
                 opened.exec_driver_sql(statement)
         unguard(opened, "usage_events", "request_summaries")
@@ -215,6 +215,12 @@ def forget_a_review(connection: Connection) -> None:
     connection.execute(delete(review_items).where(review_items.c.id == "rev_req_4"))
 
 
+def rewrite_a_verdict(connection: Connection) -> None:
+    connection.execute(
+        update(review_items).where(review_items.c.id == "rev_req_2").values(verdict="approve")
+    )
+
+
 def change_the_summary(connection: Connection) -> None:
     body = connection.scalar(
         select(request_summaries.c.body).where(request_summaries.c.request_id == "req_1")
@@ -304,6 +310,10 @@ def change_the_pinned_version(connection: Connection) -> None:
         (
             forget_a_review,
             {"review pool = open review's fee", "review pool = fees of open reviews"},
+        ),
+        (
+            rewrite_a_verdict,
+            {"review's verdict = deciding opinion", "signed outcome = review"},
         ),
         (change_the_summary, {"rated lines = summary under its tariff"}),
         (change_what_is_added_up, {"summary's columns = summary"}),

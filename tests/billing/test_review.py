@@ -91,6 +91,7 @@ def resolve(
     **fields: Any,
 ) -> review.ReviewItem:
     fields.setdefault("reasons", () if verdict == "approve" else ("incorrect",))
+    fields.setdefault("note", "looked at it")
     return review.resolve(
         connection,
         item_id,
@@ -98,7 +99,6 @@ def resolve(
         token,
         verdict=verdict,
         signer=signer,
-        note="looked at it",
         edited_output=edited,
         **fields,
     )
@@ -191,6 +191,30 @@ def test_a_late_verdict_counts_while_nobody_took_the_item_over(
     token = review.claim(connection, ITEM, "key_anna")
     time.now_us += 2 * LEASE_US
     assert resolve(connection, signer, "approve", token).verdict is Verdict.APPROVE
+
+
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"edited": "worse"},
+        {"reasons": ["unsafe"]},
+        {"reasons": ["incorrect", "unsafe"]},
+        {"note": "looked again"},
+        {"verdict": "reject", "edited": None},
+    ],
+)
+def test_another_opinion_with_the_same_token_is_refused(
+    connection: Connection, signer: Signer, other: dict[str, Any], second: bool
+) -> None:
+    """Whether the first one decided or waits for a second."""
+    token = review.claim(connection, ITEM, "key_anna")
+    given = {"verdict": "edit", "edited": "better", "second_opinion": second}
+    first = resolve(connection, signer, token=token, **given)
+    with pytest.raises(ReviewConflict, match="another opinion"):
+        resolve(connection, signer, token=token, **given | other)
+    assert resolve(connection, signer, token=token, **given) == first
+    assert first.edited_output == (None if second else "better")
 
 
 def test_claiming_ones_own_item_again_voids_the_older_token(

@@ -11,7 +11,7 @@ from billing_cases import unit
 from billing_sweeps import lapse_reviews
 from billing_world import add_tenant, balances, books_balance
 from review_desk import FEE_NANO, REVIEWED, Clock, ReviewDesk, due, outcomes, pool
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, func, insert, select
 
 from billing import (
     receipts,
@@ -28,6 +28,7 @@ from billing.errors import InvalidPayout, InvalidVerdict, ReviewConflict
 from billing.money import NANO
 from billing.retention import Chosen
 from billing.review_items import Delivery, Reason, ReviewState, Verdict
+from billing.review_tables import review_payouts
 from metering import clock
 from metering.calibration_tables import confidence_labels
 from metering.database import snapshot, transaction
@@ -170,6 +171,44 @@ def test_a_reviewer_is_paid_once_for_each_reference_and_never_more_than_is_due(
             reviewers.pay_out(connection, "key_anna", "USD", **fields)
     with transaction(desk.database) as connection, pytest.raises(InvalidPayout, match="never"):
         reviewers.pay_out(connection, "key_ben", "USD", reference="a")
+
+
+def test_references_that_only_end_differently_are_two_payouts(desk: ReviewDesk) -> None:
+    """Given reviewers as keys are named, and references as long as they may be."""
+    names = ["key_" + "0" * 31 + last for last in "12"]
+    for name in names:
+        desk.judge(desk.answer(), name, "approve")
+    references = ["a" * (reviewers.REFERENCE_CHARS_MAX - 1) + last for last in "12"]
+    wanted = [(name, reference) for name in names for reference in references]
+    with transaction(desk.database) as connection:
+        for number, (name, reference) in enumerate(wanted, start=1):
+            for is_news in (True, False):
+                payout, was_news = reviewers.pay_out(
+                    connection, name, "USD", reference=reference, amount_nano=number
+                )
+                assert (payout.reviewer_id, payout.reference) == (name, reference)
+                assert (payout.amount_nano, was_news) == (number, is_news)
+        assert due(connection) == {names[0]: FEE_NANO - 1 - 2, names[1]: FEE_NANO - 3 - 4}
+        assert len({each.id for each in reviewers.payouts(connection, None, 5)}) == len(wanted)
+        books_balance(connection)
+
+
+def test_a_payout_of_before_is_still_paid_once(desk: ReviewDesk) -> None:
+    """Its id was the reviewer and the reference, cut where they were too long."""
+    desk.judge(desk.answer(), "key_anna", "approve")
+    earlier = {
+        "id": f"payout/key_anna/{'a' * 100}"[:128],
+        "reviewer_id": "key_anna",
+        "currency": "USD",
+        "amount_nano": 5,
+        "reference": "a" * 100,
+        "paid_at_us": 1,
+    }
+    with transaction(desk.database) as connection:
+        connection.execute(insert(review_payouts).values(**earlier))
+        again = reviewers.pay_out(connection, "key_anna", "USD", reference="a" * 100)
+        assert again == (reviewers.Payout(**earlier), False)
+        assert due(connection) == {"key_anna": FEE_NANO}
 
 
 def test_reviews_cost_a_tenant_no_more_than_its_cap_in_a_month(

@@ -33,7 +33,7 @@ import metering.calibration_tables
 import metering.ingest_tables
 import metering.tables
 from api import migrate
-from billing import credit_triggers, request_triggers, review_triggers, triggers
+from billing import credit_triggers, request_triggers, review_triggers, triggers, verdict_triggers
 from billing.invoices import triggers as invoice_triggers
 from billing.payments import triggers as payment_triggers
 from metering.database import open_database, snapshot, transaction
@@ -117,7 +117,12 @@ def test_a_migrated_schema_equals_one_made_from_the_tables(blank_database_url: s
         triggers.install(connection)
         invoice_triggers.install(connection)
         payment_triggers.install(connection)
-        for declared_triggers in (credit_triggers, request_triggers, review_triggers):
+        for declared_triggers in (
+            credit_triggers,
+            request_triggers,
+            review_triggers,
+            verdict_triggers,
+        ):
             for statement in declared_triggers.create(connection.dialect.name):
                 connection.exec_driver_sql(statement)
         declared, refusals = schema_of(connection), triggers_of(connection)
@@ -185,6 +190,9 @@ def test_what_was_logged_can_be_neither_changed_nor_removed(migrated: Engine) ->
         "credit_notes",
         "review_payouts",
         "calibrations",
+        "review_opinions",
+        "confidence_labels",
+        "meter_windows",
     ],
 )
 def test_every_record_table_is_guarded(migrated: Engine, table: str) -> None:
