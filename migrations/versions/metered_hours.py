@@ -1,6 +1,6 @@
 """An hour that is told to Stripe's meters may come to less than its rollup: test mode is not told.
 
-Revision metered_hours, after summaries.
+Revision metered_hours, after verdicts.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "metered_hours"
-down_revision = "summaries"
+down_revision = "verdicts"
 branch_labels = None
 depends_on = None
 

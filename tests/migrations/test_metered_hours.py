@@ -29,10 +29,12 @@ def test_hours_told_before_are_as_they_were_and_hours_of_nothing_are_kept(
     with transaction(database) as connection:
         for statement in BEFORE:
             connection.execute(text(statement))
+    database.dispose()  # whoever has it open is stopped for a migration
     migrate.upgrade(blank_database_url, "metered_hours")
     assert told(database) == [(0, 7, 7), (3600, 9, 9)]
     with transaction(database) as connection:
         connection.execute(text("INSERT INTO payment_metered VALUES ('t', 'requests', 7200, 0, 4)"))
+    database.dispose()
     migrate.downgrade(blank_database_url, "summaries")
     assert told(database) == [(0, 7), (3600, 9)]
     database.dispose()
