@@ -166,10 +166,11 @@ def _settled(
 ) -> Iterator[tuple[RequestSummary, _Receipt]]:
     """The period's requests, read as they are used."""
     summary = request_summaries.c
-    found = connection.execution_options(yield_per=PAGE).execute(
+    found = connection.execute(
         select(summary.body, receipts_table.c.document)
         .join(receipts_table, receipts_table.c.request_id == summary.request_id)
-        .where(summary.tenant_id == tenant_id, _within(summary.ended_at_us, period))
+        .where(summary.tenant_id == tenant_id, _within(summary.ended_at_us, period)),
+        execution_options={"yield_per": PAGE},
     )
     for body, document in found:
         yield (

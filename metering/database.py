@@ -145,12 +145,15 @@ class _Writer:
             self._drop()  # whatever has become of it
             raise
         finally:
+            if self._kept is not None and self._kept.in_transaction():
+                self._drop()  # the next writer could not begin, and others would be locked out
             self._lock.release()
 
     def close(self, _database: Engine) -> None:
-        """Close the file until somebody writes again; waits for whoever does."""
-        with self._lock:
+        """Close the file until somebody writes again; who writes just now keeps it open."""
+        if self._lock.acquire(timeout=BUSY_TIMEOUT_MS / 1000):
             self._drop()
+            self._lock.release()
 
     def _drop(self) -> None:
         kept, self._kept = self._kept, None

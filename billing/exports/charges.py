@@ -81,8 +81,7 @@ def parts(
             request_summaries.c.ended_at_us >= start_us,
             request_summaries.c.ended_at_us < end_us,
         )
-        streaming = connection.execution_options(yield_per=PAGE)
-        for row in streaming.execute(chosen):
+        for row in connection.execute(chosen, execution_options={"yield_per": PAGE}):
             yield _part(row)
 
 

@@ -109,7 +109,8 @@ class Curve:
     def _thin(self) -> None:
         """Halve the older half: coarser in time, still exact at what remains.
 
-        Only reached when nothing was settled for an hour or so.
+        Only reached when nothing was settled for an hour or so. The first two points stay: what
+        was accounted for last ends between them.
         """
         for values in (self._at_ns, self._own_uj, self._external_uj):
-            values[1 : KNOTS_MAX // 2] = values[2 : KNOTS_MAX // 2 : 2]
+            values[2 : KNOTS_MAX // 2] = values[3 : KNOTS_MAX // 2 : 2]

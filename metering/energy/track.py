@@ -69,7 +69,7 @@ class Track:
     @property
     def is_being_measured(self) -> bool:
         """Whether its moves are still to be seen as they come: its period isn't known for good."""
-        return not (self.has_period or self._is_stuck)
+        return not (self.has_period or self._is_stuck or self.lost_periods)
 
     def is_silent(self, since_ns: int) -> bool:
         """Whether it has stopped counting, or has not answered since then."""

@@ -75,26 +75,36 @@ def trace(connection: Connection, request_id: str) -> RequestTrace:
         for row in rows
         if row.kind == EventKind.ENERGY
     ]
+    runs = [
+        (bodies.read_blocks(row.body), row.event_time_us - row.started_at_us)
+        for row in rows
+        if row.kind == EventKind.BLOCK
+    ]
     blocks, cached = [], 0
-    for row in rows:
-        if row.kind != EventKind.BLOCK:
-            continue
-        run = bodies.read_blocks(row.body)
-        last_ns = run[-1].end_ns  # which is when the event happened
+    for run, after_us in runs:
         for body in run:
             cached += body.cached_prompt_tokens
-            ended_us = row.event_time_us - row.started_at_us - (last_ns - body.end_ns) // 1000
-            energy = _energy(body.block_index, settled, RequestStatus(row.status))
+            ended_us = after_us - (run[-1].end_ns - body.end_ns) // 1000  # the event is of its last
+            last = runs[-1][0][-1].block_index
+            energy = _energy(body.block_index, last, settled, RequestStatus(rows[0].status))
             blocks.append(_block(body, ended_us, energy))
     return RequestTrace(cached, tuple(blocks))
 
 
-def _energy(index: int, settled: Sequence[EnergyBody], status: RequestStatus) -> BlockEnergy:
-    """By the first event of energy that reaches as far as the block, if there is one yet."""
-    for event in settled:
-        if event.through_block >= index:
-            return BlockEnergy.UNAVAILABLE if event.energy_uj is None else BlockEnergy.SETTLED
-    return BlockEnergy.UNAVAILABLE if status in FINAL_STATUSES else BlockEnergy.PROVISIONAL
+def _energy(
+    index: int, last: int, settled: Sequence[EnergyBody], status: RequestStatus
+) -> BlockEnergy:
+    """By the events of energy, each of which says how far it reaches.
+
+    A part of a request's energy is no figure of it: once it has ended, all of its blocks are
+    settled or none.
+    """
+    if any(event.energy_uj is None for event in settled):
+        return BlockEnergy.UNAVAILABLE
+    is_final = status in FINAL_STATUSES
+    if any(event.through_block >= (last if is_final else index) for event in settled):
+        return BlockEnergy.SETTLED
+    return BlockEnergy.UNAVAILABLE if is_final else BlockEnergy.PROVISIONAL
 
 
 def _block(body: BlockBody, ended_us: int, energy: BlockEnergy) -> TraceBlock:

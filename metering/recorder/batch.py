@@ -69,9 +69,14 @@ class Draft:
     replaced_tail: bool = False
     is_ahead: bool = False  # the request's own meter holds what isn't durable
 
+    def fold(self, bodies: Sequence[BlockBody]) -> None:
+        """Take blocks that are covered; several at once only where they are not shown."""
+        # Before the fold, which may fail half-way.
+        self.is_ahead = self.is_ahead or self.meter is self.live.meter
+        self.take(self.meter, bodies, self.meter.fold_blocks(bodies))
+
     def take(self, meter: RequestMeter, bodies: Sequence[BlockBody], effect: BlockEffect) -> None:
-        """Take blocks that the meter was folded with; `effect` is of the only one, if shown."""
-        self.is_ahead = self.is_ahead or meter is self.live.meter
+        """Take blocks that `meter` was folded with; `effect` is of the only one, if shown."""
         self.meter = meter
         self.blocks += bodies
         if self.is_shown:
@@ -176,7 +181,7 @@ class Batch:
                 break
             covered.append(body)
         if covered:
-            draft.take(draft.meter, covered, draft.meter.fold_blocks(covered))
+            draft.fold(covered)
         return len(covered)
 
     def _commit(self, connection: Connection, draft: Draft, blocks: Sequence[Said]) -> None:
@@ -216,7 +221,7 @@ class Batch:
         """Commit this much of a block if the hold covers the request with it."""
         output_tokens = draft.meter.output_tokens + len(body.token_ids)
         if output_tokens <= self._reach.get(body.request_id, -1):
-            draft.take(draft.meter, (body,), draft.meter.fold_block(body))
+            draft.fold((body,))
             return True
         meter = draft.meter.copy()
         effect = meter.fold_block(body)

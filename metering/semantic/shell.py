@@ -174,10 +174,10 @@ class Shell:
         elif char == ";":
             if self._waits:
                 self._at_command = True
-            elif self._lexer.awaits_document:  # which belongs to what stands before it
+            elif self._lexer.awaits_document and self._chars:  # it belongs to what stands before
                 self._at_command = True
                 self._joins += 1
-                self._chars = (self._chars or [])[:-1]
+                self._chars.pop()
             else:
                 self._end(tiling)
                 self._semicolon = True

@@ -8,8 +8,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, Engine, func, select
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, Engine, func, select, text
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
 
 from metering import database as door
 from metering.database import snapshot, transaction
@@ -119,6 +119,16 @@ def test_a_connection_that_failed_is_not_written_by_again(sqlite_database: Engin
     with transaction(sqlite_database) as connection:
         count(connection)
     assert counted(sqlite_database) == 1
+
+
+def test_a_statement_after_its_transaction_locks_nobody_out(sqlite_database: Engine) -> None:
+    with transaction(sqlite_database) as connection:
+        late = connection
+    late.execute(text("SELECT 1"))
+    with suppress(InvalidRequestError), transaction(sqlite_database):
+        pass
+    with transaction(sqlite_database) as connection:
+        assert connection.scalar(text("SELECT 2")) == 2
 
 
 def test_who_waits_too_long_for_a_turn_is_told_and_hangs_nowhere(

@@ -18,6 +18,7 @@
  *   mig=<uuid>:<slices>:<of>           it is split by MIG; an instance, of so many slices: a second
  *                                      one is as large as the first
  *   pci=<bus>                          its PCI bus; without, boards are in order
+ *   forbidden                          this process may not use it, though it is counted
  *
  * What a board's line doesn't tell is NOT_SUPPORTED. Without the variable there is no driver.
  * Everything else a test might ask for is not here, and pynvml reports it as missing, as it would
@@ -28,8 +29,8 @@
 #include <string.h>
 #include <time.h>
 
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9,
-       GPU_IS_LOST = 15 };
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, 
+       DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15 };
 enum { BOARDS_MAX = 8, ENTRIES_MAX = 256, LOST = -1, UNSUPPORTED = -2, UNTOLD = -1 };
 enum { FIELD_POWER_INSTANT = 186, SCOPE_GPU = 0, SCOPE_MODULE = 1 };
 enum { JUMP_MJ = 10 * 1000 * 1000 };
@@ -37,7 +38,7 @@ enum { JUMP_MJ = 10 * 1000 * 1000 };
 typedef struct {
     char uuid[80], mig_uuids[2][80];
     long long entries[ENTRIES_MAX];
-    int entry_count, next_entry, is_lost;
+    int entry_count, next_entry, is_lost, is_forbidden;
     long long milliwatts, period_ms, stuck_ms, reset_ms, jump_ms, first_ms;
     long long power_mw, gpu_mw, module_mw, load, limit_mw;
     int mig_slices, mig_of, mig_count;
@@ -109,6 +110,8 @@ static void parse(Board *board, char *line)
         else if (!strncmp(word, "mig=", 4) && board->mig_count < 2)
             sscanf(word + 4, "%79[^:]:%d:%d", board->mig_uuids[board->mig_count++],
                    &board->mig_slices, &board->mig_of);
+        else if (!strcmp(word, "forbidden"))
+            board->is_forbidden = 1;
         sscanf(word, "pci=%u", &board->bus);
         sscanf(word, "power=%lld", &board->power_mw);
         sscanf(word, "gpu_mw=%lld", &board->gpu_mw);
@@ -174,6 +177,8 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle)
 {
     if (index >= board_count)
         return INVALID_ARGUMENT;
+    if (boards[index].is_forbidden)
+        return NO_PERMISSION;
     *handle = &boards[index];
     return SUCCESS;
 }

@@ -40,12 +40,11 @@ def board_of(device: str, pid: int, device_uuid: str | None = None) -> str:
             f"an engine on {device} computes on no GPU; to meter one all the same, {REMEDY}"
         )
     with _answering():
-        boards = _boards_by_bus()
         if device_uuid is not None:
-            found = _by_uuid(device_uuid, boards)
+            found = _by_uuid(device_uuid)
             if found is not None:
                 return found
-        found = _visible(int(number or "0"), boards, _environment(pid))
+        found = _visible(int(number or "0"), _boards_by_bus(), _environment(pid))
         if device_uuid is not None and _physical(found) != f"GPU-{device_uuid}":
             raise _untold(f"CUDA_VISIBLE_DEVICES shows process {pid} no instance of its board")
         return found
@@ -97,14 +96,15 @@ def _bus(place: pynvml.nvmlPciInfo_t) -> tuple[int, int, int]:
     return place.domain, place.bus, place.device
 
 
-def _by_uuid(device_uuid: str, boards: Sequence[ListedBoard]) -> str | None:
+def _by_uuid(device_uuid: str) -> str | None:
     """The board or instance of this UUID; null for a board whose instance is to be found."""
-    for board in boards:
-        if board.uuid == f"GPU-{device_uuid}":
-            return None if board.is_divided else board.uuid
-    instance = f"MIG-{device_uuid}"
-    find(instance)
-    return instance
+    board, instance = f"GPU-{device_uuid}", f"MIG-{device_uuid}"
+    try:
+        handle = find(board)
+    except pynvml.NVMLError_NotFound:
+        find(instance)
+        return instance
+    return None if is_divided(handle) else board
 
 
 def _visible(index: int, boards: Sequence[ListedBoard], environment: Mapping[str, str]) -> str:

@@ -53,3 +53,15 @@ def test_memory_is_bounded_and_the_ends_stay_exact(monkeypatch: pytest.MonkeyPat
     assert curve.at(999).own_uj == 999 * 999
     readings = [curve.at(at).own_uj for at in range(1000)]
     assert readings == sorted(readings)
+
+
+def test_thinning_moves_nothing_that_was_accounted_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curves, "KNOTS_MAX", 16)
+    curve = Curve(0)
+    for at in range(0, 160, 10):
+        curve.add(Reading(at, at * at, 0))
+    curve.forget_before(25)
+    before = curve.at(25)
+    for at in range(160, 900, 10):
+        curve.add(Reading(at, at * at, 0))
+    assert curve.at(25) == before

@@ -30,11 +30,12 @@ from metering.energy import PendingStep
 from metering.events import EndedBy, RequestStatus
 from metering.protocols import Cover
 from metering.recorder import endings
-from metering.recorder.batch import Batch, Surroundings
+from metering.recorder.batch import Batch, RequestFault, Surroundings
 from metering.recorder.counters import Counts, EpochCounts
 from metering.recorder.live import LiveRequest, LiveRequests
 from metering.request_meter import RequestMeter
 from metering.review_rule import ReviewRule
+from metering.semantic import Segmenter, Unit
 from metering.tables import usage_events
 
 NAMES = ("req_1", "req_2", "req_3")
@@ -270,3 +271,36 @@ def test_blocks_that_an_earlier_version_logged_one_by_one_are_read(database: Eng
     assert (fact.pieces, fact.work.kv_read_tokens) == ((b"The ",), 300)
     assert [each.work.verified_nodes for each in traced.blocks] == [3]
     assert [(run.steps, run.tokens) for run in runs] == [(1, 1)]
+
+
+@pytest.mark.parametrize("shown", [(), NAMES])
+def test_a_fold_that_fails_half_way_leaves_nothing_of_it_behind(
+    monkeypatch: pytest.MonkeyPatch, shown: Sequence[str]
+) -> None:
+    live = LiveRequests()
+    followed = LiveRequest(admitted_request(), RequestMeter(admitted_request(), RULE))
+    live.add(followed)
+    gate = Gate({"req_1": 100}, Cover.CREDIT, reaches={"req_1": 100})
+    around = Surroundings(
+        live=live,
+        gate=gate,
+        is_shown=lambda name: name in shown,
+        vocab_size=VOCAB_SIZE,
+        energy_so_far=lambda _: None,
+    )
+    before = followed.meter
+
+    def broken(segmenter: Segmenter, data: bytes) -> list[Unit]:
+        raise ZeroDivisionError
+
+    batch = Batch(around, [step(0, block(0, "One. ")), step(1, block(1, "Two."))])
+    monkeypatch.setattr(Segmenter, "feed", broken)
+    with pytest.raises(RequestFault):
+        batch.work_out(cast(Connection, None))
+    batch.take_back()
+    assert (before.blocks, before.output) != (0, "")  # the fold had begun
+    assert (followed.meter.blocks, followed.meter.output_tokens, followed.meter.output) == (
+        0,
+        0,
+        "",
+    )

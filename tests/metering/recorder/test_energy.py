@@ -22,7 +22,7 @@ from metering import clock, event_log, queries
 from metering.bodies import EnergyBody
 from metering.database import snapshot
 from metering.energy.protocols import Reading
-from metering.energy.track import STUCK_NS
+from metering.energy.track import UNMEASURED_STUCK_NS
 from metering.events import EnergyClass
 from metering.recorder import energy_books
 from metering.tables import meter_windows
@@ -126,7 +126,8 @@ def test_a_block_is_provisional_until_a_change_point_behind_it_settles_it(
         rig.recorder.on_steps([step(2, late, finishes=ends, start_ns=60, end_ns=90)])
         rig.sink.wait_for("req_1")
         rig.sink.wait_for("req_2")
-    assert energies() == ["settled", "unavailable"]
+    # What is known of a part of it is no figure of the request, whose receipt says so.
+    assert energies() == ["unavailable", "unavailable"]
     assert energies("req_2") == ["unavailable"]
 
 
@@ -205,11 +206,11 @@ def test_nobody_waits_for_a_meter_that_is_broken(sqlite_database: Engine, fault:
     meter = scripted_meter(source)
     with recorder_rig(sqlite_database, meter=meter, energy_wait_s=60) as rig:
         rig.track("req_1")
-        for at_ns, total_uj in ((10, 10), (20, 20), (30, 20), (STUCK_NS + 99, 20)):
+        for at_ns, total_uj in ((10, 10), (20, 20), (30, 20), (UNMEASURED_STUCK_NS + 99, 20)):
             source.reading = Reading(at_ns, total_uj, 0)
             meter.sample()
         if fault == "lost":
-            source.reading = Reading(STUCK_NS + 100, 30, 0)  # it counts again, and is lost then
+            source.reading = Reading(UNMEASURED_STUCK_NS + 100, 30, 0)  # again
             meter.sample()
             source.reading = None
             meter.sample()

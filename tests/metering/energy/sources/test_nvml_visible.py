@@ -152,6 +152,20 @@ def test_what_the_engine_says_of_its_device_needs_no_variable(stub: Path) -> Non
     assert strange.endswith("Not Found")
 
 
+def test_a_board_that_is_refused_does_not_matter_to_an_engine_that_says_its_own(stub: Path) -> None:
+    boards = [f"{A} {TELLS} forbidden", f"{B} {TELLS}"]
+    own, others, counted = boards_of(
+        stub,
+        Engine({}, device_uuid=B.removeprefix("GPU-")),
+        Engine({}, device_uuid=A.removeprefix("GPU-")),
+        shown("0"),
+        boards=boards,
+    )
+    assert own == [B]
+    assert "Insufficient Permissions" in others
+    assert "Insufficient Permissions" in counted
+
+
 def test_a_meter_of_an_engine_is_that_of_the_device_it_says(stub: Path) -> None:
     variables = {"PYTHONPATH": os.pathsep.join(sys.path)}
     for device_uuid, found in (
