@@ -23,6 +23,10 @@ from engine.records import EngineInfo
 
 
 def rated(evidence: Evidence, version: Callable[[str], TariffVersion]) -> Iterator[Figure]:
+    """The figures of a request's rated lines, and what its receipt says of what was rated.
+
+    The request must have a summary.
+    """
     summary = evidence.summary
     assert summary is not None
     pinned = evidence.request.tariff_version_id
@@ -73,20 +77,20 @@ def rated(evidence: Evidence, version: Callable[[str], TariffVersion]) -> Iterat
 
 def _document(evidence: Evidence, tariff: TariffVersion) -> Iterator[Figure]:
     """What was signed, beside what is stored: the summary, the lines and the request's row."""
-    request, summary, receipt = evidence.request, evidence.summary, evidence.receipt
+    request, summary, row = evidence.request, evidence.summary, evidence.receipt
     assert summary is not None
-    assert receipt is not None
+    assert row is not None
     engine = request.engine and msgspec.json.decode(request.engine, type=EngineInfo)
     lines = [
         Line(
-            Component(row.component),
-            row.detail,
-            Decimal(row.quantity),
-            row.unit,
-            Decimal(row.unit_price),
-            row.amount_nano,
+            Component(line.component),
+            line.detail,
+            Decimal(line.quantity),
+            line.unit,
+            Decimal(line.unit_price),
+            line.amount_nano,
         )
-        for row in evidence.lines
+        for line in evidence.lines
     ]
     stored = receipt_document(
         summary,
@@ -97,37 +101,51 @@ def _document(evidence: Evidence, tariff: TariffVersion) -> Iterator[Figure]:
         parameters=json.loads(request.parameters),
         salt=request.content_salt,
         test_mode=request.test_mode,
-        issued_at_us=receipt.created_at_us,
+        issued_at_us=row.created_at_us,
     )
-    signed = json.loads(receipt.document)
+    signed = json.loads(row.document)
     unknown = {"review"}
     if request.prompt is None:
         unknown |= {"schema", "parameters"}  # with the content went what their hashes are of
     if engine is None:
         unknown |= {"engine", "model"}
-    item = evidence.review
-    if item is not None:
-        yield "review's reason = receipt", item.reason, (signed["review"] or {}).get("reason")
-    for name in stored.keys() - unknown:
-        # Documents of earlier versions say less.
-        if name in signed:
-            yield f"receipt's {name} = what is stored", stored[name], signed[name]
-    yield "receipt's currency = its document", signed["currency"], receipt.currency
+    is_reviewed = signed.get("review") is not None
+    yield "a review is queued = receipt", is_reviewed, evidence.review is not None
+    for name in stored.keys() & signed.keys() - unknown:
+        said = _said(stored[name], signed[name])
+        yield f"receipt's {name} = what is stored", said, signed[name]
+    yield "receipt's currency = its document", signed["currency"], row.currency
+
+
+def _said(stored: object, signed: object) -> object:
+    """As much of what is stored as was signed: documents of earlier versions say less.
+
+    What was signed can't be taken away again, for then the signature fails.
+    """
+    if isinstance(stored, dict) and isinstance(signed, dict):
+        return {name: _said(stored[name], signed[name]) for name in stored if name in signed}
+    if isinstance(stored, list) and isinstance(signed, list) and len(stored) == len(signed):
+        return [_said(*pair) for pair in zip(stored, signed, strict=True)]
+    return stored
 
 
 def receipt(evidence: Evidence, public_keys: Mapping[str, Any]) -> Iterator[Figure]:
-    receipt = evidence.receipt
-    assert receipt is not None
-    document = json.loads(receipt.document)
-    fault = _fault(receipts.verify, "receipt", receipt, public_keys)
+    """The figures of a request's receipt and its adjustments: their signatures, and the money.
+
+    The request must have a receipt.
+    """
+    signed = evidence.receipt
+    assert signed is not None
+    document = json.loads(signed.document)
+    fault = _fault(receipts.verify, "receipt", signed, public_keys)
     yield "receipt verifies", None, fault
-    yield "receipt's tenant = request", evidence.request.tenant_id, receipt.tenant_id
+    yield "receipt's tenant = request", evidence.request.tenant_id, signed.tenant_id
     total = sum(line.amount_nano for line in evidence.lines)
-    yield "receipt total = rated lines", total, receipt.total_nano
+    yield "receipt total = rated lines", total, signed.total_nano
     if evidence.summary is not None:
         tokens = document["output"]["output_tokens"]
         yield "receipt output tokens = summary", evidence.summary.output_tokens, tokens
-    yield "tenant's payments = receipt total", receipt.total_nano, evidence.paid_nano
+    yield "tenant's payments = receipt total", signed.total_nano, evidence.paid_nano
     charged = {row.event_time_us for row in evidence.charges}
     yield "charges are of the request's end", charged & {evidence.request.ended_at_us}, charged
     given_up = -sum(
@@ -138,7 +156,7 @@ def receipt(evidence: Evidence, public_keys: Mapping[str, Any]) -> Iterator[Figu
     for adjustment in evidence.adjustments:
         fault = _fault(receipts.verify_adjustment, "adjustment", adjustment, public_keys)
         yield "adjustment verifies", None, fault
-        yield "adjustment cites the receipt", receipt.sha256, adjustment.receipt_sha256
+        yield "adjustment cites the receipt", signed.sha256, adjustment.receipt_sha256
         row = (
             adjustment.id,
             adjustment.request_id,
@@ -146,8 +164,8 @@ def receipt(evidence: Evidence, public_keys: Mapping[str, Any]) -> Iterator[Figu
             adjustment.receipt_sha256,
         )
         said = json.loads(adjustment.document)
-        signed = tuple(said[name] for name in ("id", "request_id", "tenant_id", "receipt_sha256"))
-        yield "adjustment's row = its document", signed, row
+        stated = tuple(said[name] for name in ("id", "request_id", "tenant_id", "receipt_sha256"))
+        yield "adjustment's row = its document", stated, row
         amount = format_nano(adjustment.amount_nano)
         yield "adjustment's amount = its document", said["amount"], amount
 

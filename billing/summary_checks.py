@@ -51,8 +51,10 @@ def check(evidence: Evidence) -> Iterator[Figure]:
         joules = [event for event in evidence.events if isinstance(event, EnergyBody)]
         settled = sum(event.energy_uj or 0 for event in joules)
         yield "summary energy = events", settled, summary.energy.energy_uj
-        had = {_provenance(event) for event in joules[-1:]} or {_provenance(summary.energy)}
-        yield "summary energy provenance = events", had, {_provenance(summary.energy)}
+        is_named = bool(summary.energy.devices)  # those of earlier versions name no device
+        stated = _provenance(summary.energy, is_named=is_named)
+        had = {_provenance(event, is_named=is_named) for event in joules[-1:]} or {stated}
+        yield "summary energy provenance = events", had, {stated}
         classes = {event.energy_class for event in joules} or {summary.energy.energy_class}
         yield "summary energy class = events", classes, {summary.energy.energy_class}
 
@@ -87,12 +89,12 @@ def _counts(summary: RequestSummary) -> dict[str, object]:
     }
 
 
-def _provenance(energy: EnergyBody | EnergySummary) -> tuple[object, ...]:
-    """How energy was had; the device of an event is those of a summary in one."""
+def _provenance(energy: EnergyBody | EnergySummary, *, is_named: bool) -> tuple[object, ...]:
+    """How energy was had; the device of an event is those of a summary in one, if it names any."""
     devices = energy.devices if isinstance(energy, EnergySummary) else energy.device.split("+")
     return (
         *(energy.energy_class, energy.source, energy.scope, energy.method, energy.weights),
-        *(energy.uncertainty_pct, energy.update_period_us, tuple(devices)),
+        *(energy.uncertainty_pct, energy.update_period_us, tuple(devices) if is_named else ()),
     )
 
 
