@@ -16,14 +16,15 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
 
 from billing import tariffs
-from billing.errors import NoTariff, TariffConflict, UnknownTenant
+from billing.errors import NoTariff, TariffConflict
 from billing.invoices import closed_periods
 from billing.ledger.accounts import lock_tenant
+from billing.ledger.balances import currency_of
 from billing.tables import tariff_versions, tenant_tariffs
 from billing.tariffs import Tariff
 from metering import clock
 from metering.prepared import Prepared
-from metering.tables import requests, tenants
+from metering.tables import requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,19 @@ def publish(
     )
 
 
+def from_now(connection: Connection, tenant_id: str) -> int:
+    """The earliest moment from which a tenant's prices may change now; locks the tenant.
+
+    It lies after every request that was admitted, so that none admitted meanwhile is in the way.
+    Raises UnknownTenant.
+    """
+    lock_tenant(connection, tenant_id, currency_of(connection, tenant_id))
+    newest_us = connection.scalar(
+        select(func.max(requests.c.started_at_us)).where(requests.c.tenant_id == tenant_id)
+    )
+    return max(clock.now_us(), 0 if newest_us is None else int(newest_us) + 1)
+
+
 def assign(connection: Connection, tenant_id: str, tariff_name: str, from_us: int) -> None:
     """Let a tenant pay this tariff from a time on. Assigning the same again changes nothing.
 
@@ -150,9 +164,7 @@ def assign(connection: Connection, tenant_id: str, tariff_name: str, from_us: in
     that ends after it is closed. A time when the tenant had no tariff takes its first one even so:
     nothing of it was priced.
     """
-    currency = connection.scalar(select(tenants.c.currency).where(tenants.c.id == tenant_id))
-    if currency is None:
-        raise UnknownTenant(f"no tenant {tenant_id!r}")
+    currency = currency_of(connection, tenant_id)
     known = versions(connection, tariff_name)
     if not known:
         raise NoTariff(f"no tariff {tariff_name!r}")
@@ -163,6 +175,7 @@ def assign(connection: Connection, tenant_id: str, tariff_name: str, from_us: in
         raise TariffConflict(
             f"tariff {tariff_name!r} is in {known[-1].currency}, the tenant pays {currency}"
         )
+    lock_tenant(connection, tenant_id, currency)  # nothing is admitted between check and write
     already = connection.scalar(
         select(tenant_tariffs.c.tariff)
         .where(tenant_tariffs.c.tenant_id == tenant_id)

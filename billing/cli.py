@@ -160,7 +160,7 @@ def publish_tariff(context: CliContext, file: IO[bytes], start: datetime | None)
 
     document = _read_tariff(file)
     with context.transaction() as connection:
-        version = catalogue.publish(connection, document, _start_us(start))
+        version = catalogue.publish(connection, document, _us(start))
         context.record(
             connection,
             action="tariff.published",
@@ -180,9 +180,11 @@ def assign_tariff(context: CliContext, tenant_id: str, name: str, start: datetim
     """Put a tenant on a tariff; what was admitted before keeps its version."""
     from billing import catalogue
 
-    start_us = _start_us(start)
     with context.transaction() as connection:
         catalogue.install_shipped(connection)
+        start_us = _us(start)
+        if start_us is None:
+            start_us = catalogue.from_now(connection, tenant_id)
         catalogue.assign(connection, tenant_id, name, start_us)
         context.record(
             connection,
@@ -220,7 +222,7 @@ def override_tariff(
     if not isinstance(changes, dict):
         raise click.ClickException("the changes must be a mapping, such as `output: {...}`")
     with context.transaction() as connection:
-        version = overrides.override(connection, tenant_id, changes, _start_us(start), base=base)
+        version = overrides.override(connection, tenant_id, changes, _us(start), base=base)
         context.record(
             connection,
             action="tariff.overridden",
@@ -273,12 +275,8 @@ def preview_tariff(
             click.echo(json.dumps(shown) if as_json else text.format(**shown))
 
 
-def _start_us(start: datetime | None) -> int:
-    from metering import clock
-
-    if start is None:
-        return clock.now_us()
-    return int(start.replace(tzinfo=UTC).timestamp()) * 10**6
+def _us(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.replace(tzinfo=UTC).timestamp()) * 10**6
 
 
 def _read_tariff(file: IO[bytes]) -> Any:

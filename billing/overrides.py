@@ -16,6 +16,8 @@ from sqlalchemy import Connection
 from billing import catalogue, tariffs
 from billing.catalogue import TariffVersion
 from billing.errors import InvalidTariff, TariffConflict
+from billing.ledger.accounts import lock_tenant
+from billing.ledger.balances import currency_of
 
 FIXED = ("schema", "name", "currency", "tenant", "base")
 
@@ -29,17 +31,23 @@ def override(
     connection: Connection,
     tenant_id: str,
     changes: Mapping[str, Any],
-    from_us: int,
+    from_us: int | None,
     *,
     base: str | None = None,
 ) -> TariffVersion:
-    """Give a tenant its own prices from a time on: `changes` (RFC 7396) to a tariff's document.
+    """Give a tenant its own prices: `changes` (RFC 7396) to a tariff's document.
+
+    They hold from a time on, by default from now.
 
     `base` names the tariff to change, by default the one the tenant would pay then, or the one its
     own was made from. Raises InvalidTariff, NoTariff, UnknownTenant or TariffConflict.
     """
     if fixed := sorted(set(changes) & set(FIXED)):
         raise InvalidTariff([f"{field}: not a customer's to change" for field in fixed])
+    if from_us is None:
+        from_us = catalogue.from_now(connection, tenant_id)
+    else:
+        lock_tenant(connection, tenant_id, currency_of(connection, tenant_id))
     found = _base(connection, tenant_id, base, from_us)
     title = f"{found.document.title}, own prices"
     document = {

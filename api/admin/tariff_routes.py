@@ -22,7 +22,6 @@ from api.errors import Forbidden, InvalidParameter, NotFound, Unauthenticated
 from api.schemas import PathId, to_time, to_us_or_null
 from billing import catalogue, overrides, tariffs
 from billing.errors import InvalidTariff, NoTariff, TariffConflict
-from metering import clock
 from metering.database import snapshot, transaction
 
 
@@ -87,10 +86,11 @@ def assign_tariff(
     tenant_id: PathId,
 ) -> AssignmentView:
     """From now, or from the given moment. What was admitted before keeps its tariff version."""
-    asked_us = to_us_or_null(data.effective_from, "effective_from")
-    starts_us = clock.now_us() if asked_us is None else asked_us
+    starts_us = to_us_or_null(data.effective_from, "effective_from")
     with transaction(database) as connection:
         tenants.require(connection, tenant_id)
+        if starts_us is None:
+            starts_us = catalogue.from_now(connection, tenant_id)
         catalogue.assign(connection, tenant_id, data.tariff, starts_us)
         audit.write(
             connection,
@@ -127,8 +127,7 @@ def override_tariff(
     """Publish the tenant's own tariff, made from another's document, and put it there: from now,
     or from the given moment. Putting it on another tariff again ends that.
     """
-    asked_us = to_us_or_null(data.effective_from, "effective_from")
-    starts_us = clock.now_us() if asked_us is None else asked_us
+    starts_us = to_us_or_null(data.effective_from, "effective_from")
     with transaction(database) as connection:
         tenants.require(connection, tenant_id)
         published = overrides.override(
