@@ -30,6 +30,7 @@ from metering.tables import request_summaries, requests
 
 ADJUSTMENT = "adjustment"
 TYPICAL_SAMPLE = 200  # requests
+LOOKED_AT = 2_000  # for these: a tenant may have a long history that is all another engine's
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,17 +256,24 @@ def typical(connection: Connection, tenant_id: str | None = None) -> Typical:
     """What our latest requests, of a tenant or of all, came to: what `quotes.expected` guesses by.
 
     A measure that none of them has stays null, and without any request all is as by default. What
-    another engine takes tells nothing of ours.
+    another engine takes tells nothing of ours, and among too much of it ours are not looked for.
     """
-    query = (
-        select(request_summaries.c.body)
-        .join(requests, requests.c.id == request_summaries.c.request_id)
-        .where(request_summaries.c.output_tokens > 0, requests.c.route != OUTSIDE)
+    last = (
+        select(request_summaries.c.request_id, request_summaries.c.ended_at_us)
         .order_by(request_summaries.c.ended_at_us.desc())
-        .limit(TYPICAL_SAMPLE)
+        .limit(LOOKED_AT)
     )
     if tenant_id is not None:
-        query = query.where(request_summaries.c.tenant_id == tenant_id)
+        last = last.where(request_summaries.c.tenant_id == tenant_id)
+    recent = last.subquery()
+    query = (
+        select(request_summaries.c.body)
+        .join(recent, recent.c.request_id == request_summaries.c.request_id)
+        .join(requests, requests.c.id == request_summaries.c.request_id)
+        .where(request_summaries.c.output_tokens > 0, requests.c.route != OUTSIDE)
+        .order_by(recent.c.ended_at_us.desc())
+        .limit(TYPICAL_SAMPLE)
+    )
     latest = [msgspec.json.decode(body, type=RequestSummary) for body in connection.scalars(query)]
     return typical_of(latest)
 
