@@ -16,7 +16,7 @@ from sqlalchemy import func, select, update
 from api.auditor import Auditor
 from api.errors import SharedMeter
 from api.replicas import RECALLED, Replicas
-from billing import receipts
+from billing import receipts, request_triggers
 from billing.reconciliation import reconcile
 from billing.tables import accounts
 from engine.errors import InvalidRequest
@@ -176,6 +176,9 @@ def _figures_outlive_a_gateway(gateway: MeteredReplicas) -> None:
         assert figure is not None
         assert (figure.basis, figure.samples) == (known.basis, min(known.samples, RECALLED))
         assert figure.uj_per_token == pytest.approx(known.uj_per_token, rel=1e-3)
+    with transaction(gateway.database) as connection:
+        for statement in request_triggers.drop(connection.dialect.name):
+            connection.exec_driver_sql(statement)
     wider = func.replace(requests.c.engine, '"thread_count":1', '"thread_count":2')
     for other in (wider, "{}"):  # as another release may have written it
         with transaction(gateway.database) as connection:

@@ -218,6 +218,9 @@ def test_a_receipt_that_was_not_issued_here_is_refused(copied: GatewayHome, tmp_
     assert refused.returncode == 1
     assert "wrong_hash" in refused.stderr
     with sqlite3.connect(copied.path / "gateway.db") as raw:
+        with pytest.raises(sqlite3.IntegrityError, match="never changes"):
+            raw.execute("UPDATE requests SET output = 'no' WHERE id = ?", (request_id,))
+        raw.execute("DROP TRIGGER requests_final_once")
         raw.execute("UPDATE requests SET output = 'no' WHERE id = ?", (request_id,))
     with snapshot(database) as connection:
         assert Auditor(connection, copied.path).audit(request_id).differences
