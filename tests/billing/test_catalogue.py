@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine
 from billing import catalogue, overrides
 from billing.errors import NoTariff, TariffConflict, UnknownTenant
 from billing.tariffs import Tariff, shipped
+from metering import clock
 from metering.database import transaction
 
 
@@ -85,6 +86,24 @@ def test_an_assignment_never_reprices_requests_that_were_admitted(connection: Co
     catalogue.assign(connection, "ten_2", "semantic", admitted_us)  # nothing of it ran
     catalogue.assign(connection, "ten_1", "semantic", admitted_us + 1)
     assert catalogue.tariff_in_force(connection, "ten_1", admitted_us).id == "test@1"
+
+
+def test_a_tenant_that_is_busy_is_assigned_another_tariff_from_now_on(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was admitted since the operator looked at the clock lies before."""
+    add_tenant(connection)
+    catalogue.install_shipped(connection)
+    add_request(connection, "req_1", started_at_us=STARTED_US + 5)
+    monkeypatch.setattr(clock, "now_us", lambda: STARTED_US)
+    from_us = catalogue.from_now(connection, "ten_1")
+    assert from_us == STARTED_US + 6
+    catalogue.assign(connection, "ten_1", "semantic", from_us)
+    before = catalogue.tariff_in_force(connection, "ten_1", STARTED_US + 5)
+    since = catalogue.tariff_in_force(connection, "ten_1", from_us)
+    assert (before.tariff, since.tariff) == ("test", "semantic")
+    with pytest.raises(UnknownTenant):
+        catalogue.from_now(connection, "ten_9")
 
 
 def test_an_assignment_may_lie_before_one_that_priced_what_came_later(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,11 +25,13 @@ from invoice_world import at
 from sqlalchemy import Connection, Engine, delete, select, text, update
 from unguarded import unguard
 
+from billing import receipts as signing
 from billing import request_evidence, request_triggers, review, triggers, verdict_triggers
 from billing.gate import HoldGate
 from billing.invoices import closing
 from billing.invoices.tables import invoice_lines, invoices
 from billing.invoices.triggers import drop as drop_invoice_triggers
+from billing.receipt_documents import receipt_document
 from billing.reconciliation import Reconciliation, Scope, reconcile
 from billing.settlement import Settlement
 from billing.tables import accounts, holds, rated_lines, receipts, review_items, transfers
@@ -420,3 +423,31 @@ def test_each_period_of_each_tenant_is_the_same_in_every_book(
         "billed = rated and adjusted",
         "ten_1 2026-03",
     )
+
+
+def test_what_an_earlier_version_signed_and_summed_up_says_less_and_is_no_difference(
+    database: Engine, settler: Settlement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def earlier(*given: Any, **more: Any) -> dict[str, Any]:
+        document = receipt_document(*given, **more)
+        for part, names in {
+            "energy": ("weights", "devices", "update_period_us"),
+            "output": ("cached_input_tokens", "forced_tokens"),
+            "confidence": ("calibration",),
+        }.items():
+            for name in names:
+                del document[part][name]
+        return document
+
+    with transaction(database) as connection:
+        settler._signer.register(connection)
+        add_tenant(connection, pays=TERMS)
+        HoldGate().admit(connection, add_request(connection, "req_1"), expires_at_us=FAR_US)
+        known = summary(request_id="req_1")
+        unnamed = msgspec.structs.replace(
+            known, energy=msgspec.structs.replace(known.energy, devices=())
+        )
+        monkeypatch.setattr(signing, "receipt_document", earlier)
+        final = ended(connection, settler, unnamed)
+        emit(connection, msgspec.structs.replace(final, energy=known.energy))
+        assert reconcile(connection).differences == ()

@@ -56,7 +56,9 @@ def test_a_mixture_has_the_logits_of_its_reference(tmp_path, name):
 @given(seed=st.integers(0, 2**32 - 1), requests=st.integers(1, 5))
 def test_a_packed_row_has_the_bits_of_a_row_alone_whatever_is_at_hand(model, seed, requests):
     packed = load_decoder(model, threads=1, kv_tokens=1024, expert_cache_size=1 + seed % 8)
-    standard = OneByOne(load_decoder(model, threads=2, kv_tokens=16384))
+    # On some processors torch's own products depend on how many threads compute them.
+    threads = 1 if packed.backend == "fp32" else 2
+    standard = OneByOne(load_decoder(model, threads=threads, kv_tokens=16384))
     packer = Packer(
         packed,
         random.Random(seed),
