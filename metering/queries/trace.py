@@ -81,11 +81,11 @@ def trace(connection: Connection, request_id: str) -> RequestTrace:
         if row.kind == EventKind.BLOCK
     ]
     blocks, cached = [], 0
+    last = runs[-1][0][-1].block_index if runs else -1
     for run, after_us in runs:
         for body in run:
             cached += body.cached_prompt_tokens
             ended_us = after_us - (run[-1].end_ns - body.end_ns) // 1000  # the event is of its last
-            last = runs[-1][0][-1].block_index
             energy = _energy(body.block_index, last, settled, RequestStatus(rows[0].status))
             blocks.append(_block(body, ended_us, energy))
     return RequestTrace(cached, tuple(blocks))

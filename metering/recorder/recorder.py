@@ -320,7 +320,7 @@ class Recorder:
         try:
             return self._sink.shows_blocks(request_id)
         except Exception:
-            log.exception("blocks.undelivered", request_id=request_id)
+            log.exception("blocks.audience_unknown", request_id=request_id)
             return False
 
     def _deliver(self, draft: Draft) -> None:
