@@ -126,8 +126,9 @@ def push(database: Engine, provider: Provider, tenant_id: str | None = None) -> 
         while (row := _next(database, tenant_id, blocked)) is not None:
             blocked.add(row.tenant_id)
             with each.of(row.tenant_id):
-                if _send(database, provider, row):
-                    sent += 1
+                state = _send(database, provider, row)
+                sent += state == "sent"
+                if state != "waiting":
                     blocked.remove(row.tenant_id)
     return sent
 
@@ -238,8 +239,8 @@ def _resolved(connection: Connection, body: dict[str, Any]) -> dict[str, Any]:
     return resolved
 
 
-def _send(database: Engine, provider: Provider, row: Row) -> bool:
-    """Send one row and keep the answer; whether it was sent."""
+def _send(database: Engine, provider: Provider, row: Row) -> str:
+    """Send one row and keep the answer; its state after that."""
     now = clock.now_us()
     with transaction(database) as connection:
         # Before it goes out, so that a crash after it leaves a row that was tried.
@@ -261,13 +262,13 @@ def _send(database: Engine, provider: Provider, row: Row) -> bool:
     except (Unanswered, Busy) as error:
         # A look that failed is a look to be taken again: the note of the fault stays.
         _later(database, row, "faulted" if row.look_first else "unanswered", error)
-        return False
+        return "waiting"
     except Faulted as error:
         _later(database, row, "faulted", error)
-        return False
+        return "waiting"
     except Refused as error:
         _refused(database, row, error)
-        return False
+        return "refused"
     with transaction(database) as connection:
         connection.execute(
             update(payment_outbox)
@@ -276,7 +277,7 @@ def _send(database: Engine, provider: Provider, row: Row) -> bool:
         )
         if row.action in MAKES:
             remember(connection, MAKES[row.action], row.subject, found)
-    return True
+    return "sent"
 
 
 def _anew(database: Engine, row: Row) -> Row:

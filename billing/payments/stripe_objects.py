@@ -14,14 +14,18 @@ from billing.payments.provider import (
 )
 
 SUBJECT = "dflash_id"  # the key of our id in metadata
+SUBJECT_LENGTH_MAX = 100
 OURS_OUTSIDE = "payment_record"  # the kind of payments that only stand in Stripe's books
 _ENDED = {"won": "won", "lost": "lost"}
 
 
 def subject_of(found: Any) -> str | None:
-    """Our id that an object carries, or null."""
+    """Our id that an object carries, or null. What cannot be one of ours was written by hand."""
     metadata = getattr(found, "metadata", None)  # a deleted customer has none
-    return None if metadata is None else cast("str | None", metadata.to_dict().get(SUBJECT))
+    subject = None if metadata is None else cast("str | None", metadata.to_dict().get(SUBJECT))
+    if subject is None or not 0 < len(subject) <= SUBJECT_LENGTH_MAX or "\0" in subject:
+        return None
+    return subject
 
 
 def id_of(reference: Any) -> str | None:

@@ -149,7 +149,9 @@ def refund(connection: Connection, top_up_id: str, amount_minor: int, reference:
     """Take credit back and queue its refund, once per reference; the refund's id.
 
     Raises PaymentConflict for a top-up that was not paid, whose credit was spent, or of which all
-    refunds would come to more than was paid, and for a reference that had another amount.
+    refunds asked for here would come to more than was paid, and for a reference that had another
+    amount. What somebody refunded at the provider's own pages only the provider counts: it refuses
+    what is left of it no more (`refusals`).
     """
     found = require(connection, top_up_id)
     refund_id = f"{found.id}/{reference}"

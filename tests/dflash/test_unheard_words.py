@@ -38,7 +38,6 @@ OTHERWISE = {
     "payments meter": "does not pay through the provider",
     "project archive": "no project",
     "project key": "no project",
-    "tariff override": "has no tariff",
 }
 
 

@@ -79,3 +79,16 @@ def test_what_is_nobodys_here_is_not_booked(month: Month, stripe: StripeProcess)
     stripe.act("change", id=intent, fields={"metadata": {}})
     assert book(month, stripe, "payment", intent) == "not ours"
     assert credit(month) == 0
+
+
+@pytest.mark.parametrize("mark", ["", "x" * 101, "x" * 500, "top_\0"])
+def test_a_refund_whose_mark_cannot_be_ours_is_one_that_somebody_made_there(
+    month: Month, stripe: StripeProcess, mark: str
+) -> None:
+    _, intent = bought(month, stripe)
+    deliver(month, stripe)
+    refund = stripe.act("refund", payment_intent=intent, amount=500)
+    stripe.act("change", id=refund, fields={"metadata": {"dflash_id": mark}})
+    assert "refunded" in deliver(month, stripe)
+    assert credit(month) == 1500
+    assert compared(month, stripe).differences == []

@@ -108,6 +108,20 @@ def test_the_credit_of_a_refund_that_is_let_go_comes_back(
     assert compared(month, stripe).differences == []
 
 
+def test_what_comes_after_a_refund_that_is_refused_goes_out_at_once(
+    month: Month, stripe: StripeProcess
+) -> None:
+    with transaction(month.database) as connection:
+        refund = {"intent": "pi_none", "amount": 100}
+        outbox.enqueue(connection, "ten_1", "refund", "top_1/ticket-1", refund)
+        body: Body = {"name": "Later", "email": "later@acme.example"}
+        outbox.enqueue(connection, "ten_1", "customer", "later", body)
+    outbox.push(month.database, stripe.provider)
+    with snapshot(month.database) as connection:
+        assert [row.state for row in outbox.open_rows(connection)] == ["refused"]
+        assert outbox.object_id(connection, "customer", "later") is not None
+
+
 def test_what_is_let_go_is_not_tried_again_at_the_same_time(
     month: Month, stripe: StripeProcess
 ) -> None:
