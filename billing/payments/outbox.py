@@ -258,6 +258,8 @@ def _send(database: Engine, provider: Provider, row: Row) -> str:
             if found is None:
                 return _send(database, provider, _anew(database, row))
         else:
+            if row.action == "recharge":
+                _nothing_forgotten(database, provider, row)
             found = provider.do(row.action, row.subject, row.body, row.key)
     except (Unanswered, Busy) as error:
         # A look that failed is a look to be taken again: the note of the fault stays.
@@ -278,6 +280,20 @@ def _send(database: Engine, provider: Provider, row: Row) -> str:
         if row.action in MAKES:
             remember(connection, MAKES[row.action], row.subject, found)
     return "sent"
+
+
+def _nothing_forgotten(database: Engine, provider: Provider, row: Row) -> None:
+    """Raises Refused where the customer has paid what nobody here knows of: a backup was restored,
+    and the credit may have run low only because its purchase was forgotten.
+    """
+    paid = [each for each in provider.payments(row.body["customer"]) if each.status != "failed"]
+    with snapshot(database) as connection:
+        for each in paid:
+            if each.subject is None or subject_of(connection, "intent", each.id) is not None:
+                continue
+            ours = select(top_ups.c.id).where(top_ups.c.id == each.subject)
+            if connection.scalar(ours) is None:
+                raise Refused(f"{each.id} was paid and is in no book here: book it first")
 
 
 def _anew(database: Engine, row: Row) -> Row:

@@ -184,6 +184,30 @@ def test_money_for_a_top_up_that_is_forgotten_is_named_and_booked(
     assert compared(month, stripe).differences == []
 
 
+def test_no_card_is_charged_for_credit_whose_purchase_is_forgotten(
+    month: Month, stripe: StripeProcess, forgotten: str
+) -> None:
+    recharge(month)
+    outbox.push(month.database, stripe.provider)
+    assert stripe.one("payment_intent")["id"] == forgotten
+    assert named(compared(month, stripe)) == {
+        "the provider's payment is ours",
+        "the provider takes what it is told",
+    }
+    with transaction(month.database) as connection:
+        (row,) = outbox.open_rows(connection)
+        assert forgotten in str(row.error)
+    assert recharging.recharge(month.database) == 0
+    # Once it is booked, the card is charged again when a person says so.
+    book(month, stripe, "payment", forgotten)
+    with transaction(month.database) as connection:
+        assert refusals.retry(connection, row.seq)
+    push(month, stripe)
+    deliver(month, stripe)
+    assert credit(month) == 7000
+    assert compared(month, stripe).differences == []
+
+
 def test_forgotten_money_that_was_given_back_is_no_difference(
     month: Month, stripe: StripeProcess, forgotten: str
 ) -> None:
