@@ -15,12 +15,14 @@ from sqlalchemy import Engine as Database
 from api.auth import Scope, requires
 from api.error_reports import documented
 from api.errors import Forbidden, InvalidParameter, Unauthenticated
+from api.invoices.schemas import MONTH
 from api.schemas import to_time
 from api.usage import ranges
 from api.usage.ranges import EndQuery, StartQuery
 from billing.economics import costs, roi
-from billing.economics.costs import CostPoint, Economics, Margin, Rates
-from billing.errors import InvalidEconomics
+from billing.economics.costs import CostPoint, Economics
+from billing.economics.margins import Margin, Rates
+from billing.errors import InvalidEconomics, InvalidPeriod
 from billing.money import format_nano
 from metering.database import snapshot
 from metering.queries import Bucket
@@ -34,6 +36,12 @@ PerKwhQuery = Annotated[
 ]
 CurrencyQuery = Annotated[
     str, QueryParameter(pattern=r"^[A-Z]{3}$", description="Of both rates, ISO 4217")
+]
+PeriodQuery = Annotated[
+    str | None,
+    QueryParameter(
+        pattern=MONTH, description="Margins of this month, such as 2026-11, its prices included"
+    ),
 ]
 PLACES = 12
 
@@ -113,6 +121,7 @@ class MarginView(msgspec.Struct, frozen=True):
     """What a tenant was charged beside what its requests took; null where it can't be known.
 
     `unmetered` requests have output and no joules: their energy is missing from the cost.
+    `month_prices` are part of `charged`, and null unless margins of a month were asked for.
     """
 
     tenant_id: str
@@ -121,6 +130,7 @@ class MarginView(msgspec.Struct, frozen=True):
     requests: int
     unmetered: int
     charged: str
+    month_prices: str | None
     joules: dict[str, str]
     energy_cost: str | None
     machine_hours: str | None
@@ -137,6 +147,9 @@ class MarginView(msgspec.Struct, frozen=True):
             requests=margin.requests,
             unmetered=margin.unmetered,
             charged=format_nano(margin.charged_nano),
+            month_prices=(
+                None if margin.month_prices_nano is None else format_nano(margin.month_prices_nano)
+            ),
             joules=_texts(margin.joules),
             energy_cost=_text(margin.energy_cost),
             machine_hours=_text(margin.machine_hours),
@@ -146,13 +159,17 @@ class MarginView(msgspec.Struct, frozen=True):
 
 
 class EconomicsView(msgspec.Struct, frozen=True):
-    """Estimates to decide by: nothing of it is charged. `no_fit` says why there is none."""
+    """Estimates to decide by: nothing of it is charged. `no_fit` says why there is none.
+
+    Margins are of `period`, each tenant's own month, or else of the same time as the rest.
+    """
 
     currency: str
     per_hour: str
     per_kwh: str | None
     start: dt.datetime
     end: dt.datetime
+    period: str | None
     levels: list[LevelView]
     fit: FitView | None
     no_fit: str | None
@@ -169,6 +186,7 @@ class EconomicsView(msgspec.Struct, frozen=True):
             per_kwh=None if found.rates.per_kwh is None else str(found.rates.per_kwh),
             start=to_time(found.start_us),
             end=to_time(found.end_us),
+            period=found.period,
             levels=[
                 LevelView(
                     level.concurrency,
@@ -191,7 +209,9 @@ class EconomicsView(msgspec.Struct, frozen=True):
     "/economics",
     guards=[requires(Scope.ADMINISTER)],
     summary="Read what serving costs",
-    responses=documented(InvalidParameter, InvalidEconomics, Unauthenticated, Forbidden),
+    responses=documented(
+        InvalidParameter, InvalidEconomics, InvalidPeriod, Unauthenticated, Forbidden
+    ),
     sync_to_thread=True,
 )
 def read_economics(
@@ -202,12 +222,13 @@ def read_economics(
     currency: CurrencyQuery = "USD",
     start: StartQuery = None,
     end: EndQuery = None,
+    period: PeriodQuery = None,
 ) -> EconomicsView:
     """Cost by concurrency, from measured steps, and each tenant's margin, at the rates given."""
     asked = ranges.read(start, end, Bucket.DAY)
     rates = Rates(currency, Decimal(per_hour), None if per_kwh is None else Decimal(per_kwh))
     with snapshot(database) as connection:
-        found = costs.economics(connection, rates, asked.start_us, asked.end_us)
+        found = costs.economics(connection, rates, asked.start_us, asked.end_us, period)
     return EconomicsView.of(found)
 
 

@@ -14,16 +14,16 @@ from billing.invoices.closing import Closed
 from billing.invoices.minor_units import format_minor
 from billing.invoices.queries import InvoiceRow
 
-_PERIOD = r"^[0-9]{4}-(0[1-9]|1[0-2])$"
+MONTH = r"^[0-9]{4}-(0[1-9]|1[0-2])$"
 _REFERENCE = r"^[A-Za-z0-9_.:-]{1,64}$"
 
 PeriodQuery: TypeAlias = Annotated[
-    str, QueryParameter(pattern=_PERIOD, description="A month, such as 2026-11")
+    str, QueryParameter(pattern=MONTH, description="A month, such as 2026-11")
 ]
 AnyPeriodQuery: TypeAlias = Annotated[
-    str | None, QueryParameter(pattern=_PERIOD, description="Only this month, such as 2026-11")
+    str | None, QueryParameter(pattern=MONTH, description="Only this month, such as 2026-11")
 ]
-PeriodLabel: TypeAlias = Annotated[str, Meta(pattern=_PERIOD, examples=["2026-11"])]
+PeriodLabel: TypeAlias = Annotated[str, Meta(pattern=MONTH, examples=["2026-11"])]
 Reference: TypeAlias = Annotated[
     str,
     Meta(

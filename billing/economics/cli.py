@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from billing.economics.costs import Economics
 
 DAY_US = 86_400 * 10**6
+DAYS = 30
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -39,7 +40,7 @@ class _Rate(click.ParamType[Decimal]):
 
 def _rates(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--days", type=click.IntRange(1, 3650), default=30, show_default=True),
+        click.option("--days", type=click.IntRange(1, 3650), help=f"[default: {DAYS}]"),
         click.option(
             "--currency", type=CURRENCY, default="USD", show_default=True, help="Of both rates."
         ),
@@ -97,20 +98,29 @@ def show_costs(context: CliContext, /, *, as_json: bool, **rates: Any) -> None:
 
 @economics.command("margins")
 @_rates
+@click.option(
+    "--period", metavar="YYYY-MM", help="Each tenant's month, its prices included, not days."
+)
 @as_json
 @click.pass_obj
-def show_margins(context: CliContext, /, *, as_json: bool, **rates: Any) -> None:
+def show_margins(
+    context: CliContext, /, *, period: str | None, as_json: bool, **rates: Any
+) -> None:
     """Say what each tenant was charged beside what its requests took of machine and energy."""
     from billing.money import format_nano
 
-    found = _economics(context, **rates)
+    if period is not None and rates["days"] is not None:
+        raise click.UsageError("--period and --days are two ways to say of which time")
+    found = _economics(context, period=period, **rates)
     if as_json:
-        click.echo(json.dumps(_plain(found, "margins")))
+        click.echo(json.dumps(_plain(found, "period", "margins")))
         return
     for each in found.margins:
+        month = each.month_prices_nano
+        of_month = f" ({format_nano(month)} of them prices of the month)" if month else ""
         click.echo(
             f"{each.tenant_id} ({each.name}): charged {format_nano(each.charged_nano)} "
-            f"{each.currency}, machine {_shown(each.machine_cost)}, energy "
+            f"{each.currency}{of_month}, machine {_shown(each.machine_cost)}, energy "
             f"{_shown(each.energy_cost)}, margin {_shown(each.margin)}, "
             f"{counted(each.requests, 'requests')}"
             f"{f', {each.unmetered} without joules' if each.unmetered else ''}"
@@ -147,14 +157,22 @@ def compare_fleets(*, file: IO[bytes], as_json: bool) -> None:
     click.echo("never paid back" if months is None else f"paid back after {months} months")
 
 
-def _economics(context: CliContext, *, days: int, currency: str, **rates: Any) -> Economics:
+def _economics(
+    context: CliContext,
+    *,
+    days: int | None,
+    currency: str,
+    period: str | None = None,
+    **rates: Any,
+) -> Economics:
     from billing.economics import costs
+    from billing.economics.margins import Rates
     from metering import clock
 
     now = clock.now_us()
     with context.snapshot() as connection:
-        stated = costs.Rates(currency, **rates)
-        return costs.economics(connection, stated, now - days * DAY_US, now)
+        stated = Rates(currency, **rates)
+        return costs.economics(connection, stated, now - (days or DAYS) * DAY_US, now, period)
 
 
 def _plain(found: Economics, *names: str) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from litestar.exceptions import ValidationException
 from litestar.params import QueryParameter
 
 from billing.economics import costs, roi
-from billing.economics.costs import Economics, Rates
-from billing.errors import InvalidAmount, InvalidEconomics
+from billing.economics.costs import Economics
+from billing.economics.margins import Rates
+from billing.errors import InvalidAmount, InvalidEconomics, InvalidPeriod
 from billing.money import NANO, parse_nano
 from dashboards.charts import Chart, ChartKind, Series
 from dashboards.injected import AHost, AViewer
@@ -60,14 +61,19 @@ def show_economics(  # noqa: PLR0917 -- injected by name, called by the router a
     per_hour: RateQuery = None,
     per_kwh: RateQuery = None,
     currency: Annotated[str, QueryParameter(pattern="^[A-Z]{3}$")] = "USD",
+    period: Annotated[str | None, QueryParameter(max_length=20)] = None,
 ) -> Response[str]:
     """Costs by concurrency and by tenant once the rates are given, and two fleets compared."""
     found = None
     if per_hour:
         now_us = clock.now_us()
         rates = Rates(currency, _rate(per_hour), _rate(per_kwh) if per_kwh else None)
+        start_us = now_us - DAYS * DAY_US
         with snapshot(host.database) as connection:
-            found = costs.economics(connection, rates, now_us - DAYS * DAY_US, now_us)
+            try:
+                found = costs.economics(connection, rates, start_us, now_us, period or None)
+            except (InvalidPeriod, InvalidEconomics) as error:
+                raise ValidationException(str(error)) from None
     given = {name: value for name, value in request.query_params.items() if value}
     comparison, faults = _compared(given)
     return page(
@@ -77,6 +83,7 @@ def show_economics(  # noqa: PLR0917 -- injected by name, called by the router a
         per_hour=per_hour or "",
         per_kwh=per_kwh or "",
         currency=currency,
+        period=period or "",
         found=found,
         chart=None if found is None else steps_chart(found),
         fields={name: _fields(name, given) for name in (*FLEETS, "shared")},

@@ -45,6 +45,9 @@ OPERATOR_PAGES = (
     "/calibrations",
     "/reconciliation",
     "/unrated",
+    "/economics",
+    "/economics?per_hour=2.50&per_kwh=0.30",
+    "/economics?per_hour=2.50&per_kwh=0.30&period=2026-11",
 )
 
 
@@ -81,6 +84,28 @@ def test_every_page_can_be_made(world: World, client: TestClient[Litestar], sett
     sign_in(client, world.house.operator)
     for path in (*OPERATOR_PAGES, *items):
         assert client.get(f"/dashboard{path}").status_code == 200, path
+
+
+def test_margins_are_of_the_last_days_or_of_a_month(
+    world: World, client: TestClient[Litestar]
+) -> None:
+    request_id = world.settle(unit(8))
+    assert request_id
+    sign_in(client, world.house.operator)
+    label = periods.containing(clock.now_us(), "UTC").label
+    days = client.get("/dashboard/economics?per_hour=2.50").text
+    month = client.get(f"/dashboard/economics?per_hour=2.50&period={label}").text
+    for page in (days, month):
+        assert "Margin by tenant" in page
+        assert re.search(r'<table id="margins">.*<td class="num">1</td>', page, re.DOTALL)
+    assert "without prices of the month" in days
+    assert f"{label} of each tenant" in month
+    wrong = client.get("/dashboard/economics?per_hour=2.50&period=soon")
+    assert wrong.status_code == 400
+    assert "2026-11" in wrong.text  # as a month is written
+    nowhere = client.get("/dashboard/economics?per_hour=2.50&currency=ZZZ")
+    assert nowhere.status_code == 400
+    assert "no currency" in nowhere.text
 
 
 def test_the_engines_page_says_what_a_step_costs_and_whether_drafting_pays(

@@ -27,6 +27,7 @@ GIVEN = {
     "limit": "1",
     "measure": "requests",
     "name": "composite",
+    "per_hour": "1",
     "period": "2026-10",
     "project_id": "prj_x",
     "reference": "r",

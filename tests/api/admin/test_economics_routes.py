@@ -41,6 +41,14 @@ def test_rates_are_the_operators_to_give(client: Client, house: House) -> None:
     assert answer.json()["parameter"] == "per_hour"
 
 
+def test_margins_are_of_a_month_when_one_is_asked_for(client: Client, house: House) -> None:
+    path = "/admin/economics?per_hour=2.50&period="
+    found = client.get(f"{path}2026-11", headers=bearer(house.operator))
+    assert (found.json()["period"], found.json()["margins"]) == ("2026-11", [])
+    wrong = client.get(f"{path}2026-13", headers=bearer(house.operator))
+    assert (wrong.status_code, wrong.json()["parameter"]) == (400, "period")
+
+
 def test_fleets_are_compared_by_the_figures_given(client: Client, house: House) -> None:
     operator = bearer(house.operator)
     found = client.post("/admin/economics/roi", headers=operator, json=QUESTION).json()

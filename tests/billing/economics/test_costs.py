@@ -15,7 +15,8 @@ from sqlalchemy import Engine
 
 from billing.economics import costs
 from billing.economics.cli import economics
-from billing.economics.costs import Economics, Rates
+from billing.economics.costs import Economics
+from billing.economics.margins import Rates
 from billing.gate import HoldGate
 from engine.records import Work
 from metering import event_log
