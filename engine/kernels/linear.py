@@ -1,4 +1,4 @@
-"""Linear backends: how a weight is kept and multiplied.
+"""What a linear backend is, and the exact one: how a weight is kept and multiplied.
 
 Dims: m rows, K inputs, N outputs.
 """
@@ -14,10 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.dfm.blocks import Bytes
-from engine.errors import UnsupportedModel
 from engine.kernels.tiles import CANDIDATES, PROBE_ROWS, agreeing_tiles
-from engine.kernels.triton.running import check_device
 
+BLOCK_LINEAR = "block_linear"
 _SEED = 20_240_229
 
 
@@ -99,32 +98,3 @@ def _packed(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
 
 def _plain(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
     return lambda rows: functional.linear(rows, weight, bias)
-
-
-def _of_triton(name: str) -> LinearBackend:
-    # only here, so that nothing else imports Triton
-    from engine.kernels.triton.backends import Bf16Backend, BlockBackend  # noqa: PLC0415
-
-    return Bf16Backend() if name == "bf16" else BlockBackend(int(name.removeprefix("int")))
-
-
-TRITON_BACKENDS = ("bf16", "int8", "int4")
-BLOCK_LINEAR = "block_linear"
-BACKENDS = ("fp32", BLOCK_LINEAR, *TRITON_BACKENDS)
-
-
-def open_backend(name: str, device: str = "cpu", threads: int = 1) -> LinearBackend:
-    """Return a linear backend by name; `threads` are the native kernels'.
-
-    Raises UnsupportedModel for an unknown one, and for one that does not compute on `device`.
-    """
-    if name not in BACKENDS:
-        raise UnsupportedModel(f"no linear backend {name!r}; there is: {', '.join(BACKENDS)}")
-    if name == "fp32":
-        return Fp32Backend()
-    if name == BLOCK_LINEAR:
-        from engine.kernels.cpu.linear import BlockLinearBackend  # noqa: PLC0415 -- it imports this
-
-        return BlockLinearBackend(threads)
-    check_device(torch.device(device), f"backend {name!r}")
-    return _of_triton(name)

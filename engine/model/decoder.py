@@ -24,14 +24,9 @@ from engine.cache.storage import KvStorage
 from engine.dfm.container import ModelFile
 from engine.dfm.header import Architecture, Header
 from engine.errors import UnsupportedModel
+from engine.kernels.backends import TRITON_BACKENDS, open_backend
 from engine.kernels.cpu.linear import BlockLinearBackend
-from engine.kernels.linear import (
-    BLOCK_LINEAR,
-    TRITON_BACKENDS,
-    LinearBackend,
-    open_backend,
-    project,
-)
+from engine.kernels.linear import BLOCK_LINEAR, LinearBackend, project
 from engine.kernels.tiles import cover
 from engine.model.experts import FeedForward, Mixture
 from engine.model.operations import open_operations

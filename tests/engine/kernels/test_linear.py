@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from engine.errors import UnsupportedModel
 from engine.kernels import linear
-from engine.kernels.linear import open_backend
+from engine.kernels.backends import open_backend
 
 SHAPES = [(96, 64), (269, 32), (576, 576), (33, 7)]
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from engine.dfm.blocks import dequantise
 from engine.errors import UnsupportedModel
+from engine.kernels.backends import open_backend
 from engine.kernels.cpu.linear import block_matrix
-from engine.kernels.linear import open_backend
 from engine.kernels.triton import linear, linear_reference
 from engine.kernels.triton.linear_reference import grouped_weights
 
