@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Row, func, select
 
 from billing import periods
-from billing.differences import Difference
+from billing.differences import UNREADABLE, Difference
 from billing.invoices.drafting import UNBILLED_STATES
 from billing.invoices.tables import billing_periods, invoice_lines, invoices
 from billing.request_evidence import Evidence
@@ -38,11 +38,11 @@ class PeriodTotals:
     provider_minor: int | None = None  # what it says of them
 
     def add(self, evidence: Evidence) -> None:
-        """Count one request's evidence."""
-        assert evidence.summary is not None
+        """Count one request's evidence, as far as it can be read."""
         self.requests += 1
         self.event_tokens += evidence.stated_blocks()[1]
-        self.summary_tokens += evidence.summary.output_tokens
+        if evidence.summary is not None:
+            self.summary_tokens += evidence.summary.output_tokens
         self.rated_nano += sum(line.amount_nano for line in evidence.lines)
         self.receipts_nano += 0 if evidence.receipt is None else evidence.receipt.total_nano
         self.ledger_nano += evidence.paid_nano
@@ -94,11 +94,18 @@ class Ladder:
         self._found: dict[tuple[str, str], PeriodTotals] = {}
 
     def add(self, evidence: Evidence) -> bool:
-        """Count a request where it ended; false where it lies in another period than the asked."""
-        if evidence.summary is None:
+        """Count a request where it ended; false where it lies in another period than the asked.
+
+        One that ended nobody can tell when is compared whatever was asked for.
+        """
+        if evidence.summary is None and not evidence.unreadable:
             return self._period is None
         tenant_id = evidence.request.tenant_id
-        label = self._calendar.label(tenant_id, evidence.summary.ended_at_us)
+        ended = evidence.request if evidence.summary is None else evidence.summary
+        try:
+            label = self._calendar.label(tenant_id, ended.ended_at_us)
+        except UNREADABLE:
+            return True
         if self._period not in (None, label):
             return False
         self._of(tenant_id, label).add(evidence)

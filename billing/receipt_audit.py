@@ -64,6 +64,8 @@ class Audit:
 def stated(evidence: Evidence) -> dict[str, Any]:
     """The receipt's document. Raises CannotAudit where there is none, or nothing to repeat."""
     request = evidence.request
+    if evidence.unreadable:
+        raise CannotAudit(f"what is stored of {request.id} can't be read: {evidence.unreadable[0]}")
     if request.status not in FINAL_STATUSES or evidence.summary is None:
         raise CannotAudit(f"{request.id} is not final: it has no receipt yet")
     if evidence.receipt is None:

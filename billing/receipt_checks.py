@@ -112,7 +112,8 @@ def _document(evidence: Evidence, tariff: TariffVersion) -> Iterator[Figure]:
     is_reviewed = signed.get("review") is not None
     yield "a review is queued = receipt", is_reviewed, evidence.review is not None
     for name in stored.keys() & signed.keys() - unknown:
-        said = _said(stored[name], signed[name])
+        # Whatever parameters a request had were signed ever since any were.
+        said = stored[name] if name == "parameters" else _said(stored[name], signed[name])
         yield f"receipt's {name} = what is stored", said, signed[name]
     yield "receipt's currency = its document", signed["currency"], row.currency
 

@@ -21,7 +21,7 @@ from billing import (
     signing,
     waiting_usage,
 )
-from billing.differences import Difference
+from billing.differences import Difference, as_far_as_readable
 from billing.invoices import checks
 from billing.ledger.accounts import NEVER_NEGATIVE, AccountKind
 from billing.ledger.balances import currency_of
@@ -116,19 +116,25 @@ def reconcile(connection: Connection, scope: Scope = EVERYTHING) -> Reconciliati
     totals = Totals()
     ladder = Ladder(connection, scope.tenant_id, scope.period)
     differences: list[Difference] = []
-    for evidence in gather(connection, scope.tenant_id):
+
+    def of_request(evidence: Evidence) -> Iterator[Difference]:
         if ladder.add(evidence):
             totals.add(evidence)
-            differences += request_checks.check(evidence, version, keys)
+            yield from request_checks.check(evidence, version, keys)
+
+    for evidence in gather(connection, scope.tenant_id):
+        differences += as_far_as_readable(evidence.request.id, of_request(evidence))
     compared = ladder.finish()
-    differences += period_totals.check(compared)
-    differences += waiting_usage.check(connection, scope.tenant_id, scope.period)
+    waiting = waiting_usage.check(connection, scope.tenant_id, scope.period)
+    of_all = {"periods": period_totals.check(compared), "reported usage": waiting}
     if scope.is_everything:
-        differences += _engine(connection, totals)
-        differences += _projections(connection)
-        differences += _open(connection)
-        differences += checks.check(connection)
-        differences += credit_checks.check(connection)
+        of_all["the engine's counters"] = _engine(connection, totals)
+        of_all["accounts"] = _projections(connection)
+        of_all["holds and reviews"] = _open(connection)
+        of_all["invoices"] = checks.check(connection)
+        of_all["credit"] = credit_checks.check(connection)
+    for subject, found in of_all.items():
+        differences += as_far_as_readable(subject, found)
     return Reconciliation(tuple(differences), totals, compared)
 
 

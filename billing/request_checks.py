@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from billing import receipt_checks, review_checks, summary_checks
 from billing.catalogue import TariffVersion
-from billing.differences import Difference, Figure
+from billing.differences import Difference, Figure, as_far_as_readable, unreadable
 from billing.ledger.holds import HoldState
 from billing.request_evidence import MEANS, Evidence, net_nano
 from billing.review_items import OPEN_STATES
@@ -22,14 +22,37 @@ def check(
     version: Callable[[str], TariffVersion],
     public_keys: Mapping[str, Any],
 ) -> Iterator[Difference]:
-    """Every difference in what is stored about one request."""
-    final = evidence.request.status in FINAL_STATUSES
-    figures = [*_events(evidence), *_ledger(evidence)]
-    figures += _final(evidence, version, public_keys) if final else _live(evidence)
-    figures += review_checks.check(evidence)
+    """Every difference in what is stored about one request.
+
+    Where an event or the summary can't be read, that is named, and only the ledger is compared
+    besides: all else would differ for that alone.
+    """
+    request_id = evidence.request.id
+    yield from as_far_as_readable(request_id, _unlike(request_id, _ledger(evidence)))
+    if evidence.unreadable:
+        yield from (unreadable(request_id, fault) for fault in evidence.unreadable)
+        return
+    figures = _figures(evidence, version, public_keys)
+    yield from as_far_as_readable(request_id, _unlike(request_id, figures))
+
+
+def _unlike(request_id: str, figures: Iterable[Figure]) -> Iterator[Difference]:
     for name, expected, actual in figures:
         if expected != actual:
-            yield Difference(name, evidence.request.id, str(expected), str(actual))
+            yield Difference(name, request_id, str(expected), str(actual))
+
+
+def _figures(
+    evidence: Evidence,
+    version: Callable[[str], TariffVersion],
+    public_keys: Mapping[str, Any],
+) -> Iterator[Figure]:
+    yield from _events(evidence)
+    if evidence.request.status in FINAL_STATUSES:
+        yield from _final(evidence, version, public_keys)
+    else:
+        yield from _live(evidence)
+    yield from review_checks.check(evidence)
 
 
 def _events(evidence: Evidence) -> Iterator[Figure]:

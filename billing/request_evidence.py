@@ -11,6 +11,7 @@ import msgspec
 from sqlalchemy import Column, Connection, Row, Select, select
 
 from billing.credit_tables import fundings
+from billing.differences import UNREADABLE, why
 from billing.retention_tables import compactions
 from billing.review_tables import review_opinions
 from billing.tables import (
@@ -60,6 +61,7 @@ class Evidence:
     adjustments: Rows
     review: OneRow | None
     opinions: Rows  # on that review, in order
+    unreadable: tuple[str, ...]  # events, or the summary, that are left out, and why
 
     @property
     def events(self) -> tuple[Fact, ...]:
@@ -150,17 +152,13 @@ def _page(connection: Connection, page: Sequence[OneRow]) -> Iterator[Evidence]:
         transfers.c.request_id,
     )
     for request in page:
-        summary = next(iter(summaries[request.id]), None)
+        faults: list[str] = []
+        summarised = next(iter(summaries[request.id]), None)
         yield Evidence(
             request=request,
-            stated=tuple(
-                StatedEvent(event, bodies.read(EventKind(event.kind), event.body))
-                for event in events[request.id]
-            ),
-            summary=(
-                None if summary is None else msgspec.json.decode(summary.body, type=RequestSummary)
-            ),
-            summarised=summary,
+            stated=tuple(_stated(events[request.id], faults)),
+            summary=None if summarised is None else _summary(summarised, faults),
+            summarised=summarised,
             lines=lines[request.id],
             transfers=moved[request.id],
             hold=next(iter(held[request.id]), None),
@@ -170,4 +168,23 @@ def _page(connection: Connection, page: Sequence[OneRow]) -> Iterator[Evidence]:
             adjustments=adjusted[request.id],
             review=next(iter(reviews[request.id]), None),
             opinions=given[request.id],
+            unreadable=tuple(faults),
         )
+
+
+def _stated(events: Rows, faults: list[str]) -> Iterator[StatedEvent]:
+    for event in events:
+        try:
+            facts = tuple(bodies.read(EventKind(event.kind), event.body))
+        except UNREADABLE as error:
+            faults.append(f"event {event.id}: {why(error)}")
+        else:
+            yield StatedEvent(event, facts)
+
+
+def _summary(summarised: OneRow, faults: list[str]) -> RequestSummary | None:
+    try:
+        return msgspec.json.decode(summarised.body, type=RequestSummary)
+    except UNREADABLE as error:
+        faults.append(f"summary: {why(error)}")
+        return None
