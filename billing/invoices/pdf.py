@@ -1,7 +1,8 @@
 """An invoice on paper: A4, as many pages as its lines need, the same bytes for the same invoice.
 
-The fonts are those that the library ships, so nothing depends on the machine. They hold Latin
-letters; what else a name is written in shows as boxes here, and rightly in HTML and JSON.
+The fonts are those that the library ships, so nothing depends on the machine. They hold the letters
+of Western European languages; what else a name is written in, be it only a Czech or Polish letter,
+shows as boxes here, and rightly in HTML and JSON.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Literal
 
@@ -46,6 +46,12 @@ class ReportedUsage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=
         return None if self.energy_joules is None else int(Decimal(self.energy_joules) * 10**6)
 
 
+class Moment(int):
+    """A time of RFC 3339, in microseconds since 1970."""
+
+    __slots__ = ()
+
+
 class Envelope(msgspec.Struct, frozen=True, gc=False):
     """The attributes that matter here; extensions are let pass."""
 
@@ -54,7 +60,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
     source: str
     type: Literal["dev.dflash.usage.reported.v1"]
     subject: str
-    time: Annotated[datetime, Meta(tz=True)]
+    time: Moment
     data: ReportedUsage
 
 
@@ -76,7 +82,26 @@ class Rejection(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-_READER = msgspec.json.Decoder(Envelope)
+# What is finer than a microsecond is cut: rounded up, it could belong to the next month.
+_FINER = re.compile(r"(?<=\.\d{6})\d+")
+_LEAP_SECOND = re.compile(r"(?<=:59:)60(\.\d+)?")
+_AT = Annotated[datetime, Meta(tz=True)]
+
+
+def _moment(_wanted: type, value: object) -> Moment:
+    """Read a time; a leap second is the last microsecond of its day. Raises ValueError."""
+    text = str(value)
+    cut = _LEAP_SECOND.sub("59.999999", _FINER.sub("", text))
+    try:
+        at = msgspec.convert(cut, _AT).astimezone(UTC)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise ValueError(str(error)) from None
+    if _LEAP_SECOND.search(text) and (at.hour, at.minute) != (23, 59):
+        raise ValueError("leap seconds are at the end of a day only")
+    return Moment(int(at.timestamp()) * 10**6 + at.microsecond)
+
+
+_READER = msgspec.json.Decoder(Envelope, dec_hook=_moment)
 
 
 class _IdOnly(msgspec.Struct):
@@ -99,7 +124,7 @@ def read(
         envelope = _READER.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Rejection(_id_of(raw), str(error))
-    time_us = _us(envelope.time)
+    time_us = int(envelope.time)
     fault = _fault(envelope, time_us, source, tenant_ids=tenant_ids, now_us=now_us)
     project_id = envelope.data.project_id
     if not fault and project_id is not None and (envelope.subject, project_id) not in projects:
@@ -162,10 +187,6 @@ def _has_control(body: str) -> bool:
     if "\\" in body:
         body = body.replace("\\\\", "").replace('\\"', "")
     return "\\" in body or "\x7f" in body
-
-
-def _us(at: datetime) -> int:
-    return int(at.timestamp()) * 10**6 + at.microsecond
 
 
 def _id_of(raw: bytes) -> str | None:

@@ -119,6 +119,22 @@ def test_two_senders_of_the_same_events_store_them_once(house: Engine) -> None:
     assert counts(house) == [40, 40, 40]
 
 
+@pytest.mark.parametrize(
+    ("time", "before_us"),
+    [
+        ("2026-11-30T23:59:59.9999999Z", 1),
+        ("2026-11-30T23:59:59.99999900000000000000001Z", 1),
+        ("2026-11-30T18:59:59.1234567-05:00", 876_544),
+        ("2026-11-30T23:59:60Z", 1),
+        ("2026-12-01T00:59:60.75+01:00", 1),
+    ],
+)
+def test_a_time_finer_than_a_microsecond_stays_in_its_month(time: str, before_us: int) -> None:
+    found = read(event(time=time))
+    assert isinstance(found, OutsideEvent)
+    assert found.event_time_us == NOW_US - before_us
+
+
 def test_late_events_keep_both_times_and_reach_any_month(
     house: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +171,11 @@ def test_late_events_keep_both_times_and_reach_any_month(
         ({"time": "2026-12-01T00:05:01Z"}, "ahead"),
         ({"time": "2025-10-01T00:00:00Z"}, "ago"),
         ({"time": "2026-11-30T12:00:00"}, "time"),
+        ({"time": "2026-11-30T12:00:60Z"}, "time"),
+        ({"time": "2026-11-30T12:59:60Z"}, "leap second"),
+        ({"time": "9999-12-31T23:59:59-12:00"}, "time"),
+        ({"time": 1_796_083_199}, "time"),
+        ({"time": None}, "time"),
         ({"data": {"input_tokens": -1}}, "input_tokens"),
         ({"data": {"output_tokens": None}}, "output_tokens"),
         ({"data": {"output_tokens": 10**8 + 1}}, "output_tokens"),
