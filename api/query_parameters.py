@@ -1,4 +1,6 @@
-"""Query parameters that an address does not take are refused: a filter must not go unheard."""
+"""Query parameters that an address does not take, or that come twice, are refused: a filter must
+not go unheard.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,8 @@ def refuse_unknown(request: Request[Any, Any, Any]) -> None:
         if name not in known:
             takes = f"; it takes {', '.join(sorted(known))}" if known else ""
             raise InvalidParameter(f"this address takes no query parameter {name!r}{takes}", name)
+        if len(request.query_params.getall(name)) > 1:
+            raise InvalidParameter(f"{name} is given more than once", name)
 
 
 @lru_cache(maxsize=1)

@@ -20,7 +20,7 @@ from metering import clock
 
 
 class NoticeType(StrEnum):
-    """What a tenant can be told. Other parts announce under names of the same form."""
+    """What a tenant can be told."""
 
     BALANCE_LOW = "balance.low"
     BUDGET_THRESHOLD = "budget.threshold_reached"

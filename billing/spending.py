@@ -12,7 +12,6 @@ from sqlalchemy import (
     Connection,
     FromClause,
     Select,
-    String,
     Text,
     cast,
     func,
@@ -123,5 +122,7 @@ def _name(
         raise ValueError("which tag?")
     if connection.dialect.name == "postgresql":
         return cast(column, JSONB).op("->>")(cast(tag, Text)).label("name")
-    quoted = '$."' + tag.replace('"', '""') + '"'
-    return func.json_extract(column, quoted, type_=String).label("name")
+    # Not by a path, which could quote neither a quote nor what is stored escaped.
+    each = func.json_each(column).table_valued("key", "value")
+    found = select(each.c.value).where(each.c.key == tag).correlate(rows)
+    return found.scalar_subquery().label("name")

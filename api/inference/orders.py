@@ -10,7 +10,6 @@ import json
 import math
 import re
 import secrets
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -19,6 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from api.inference.turns import Turns
+from api.schemas import LINE
 from engine.errors import InvalidRequest, ModelNotFound, PromptTooLong
 from engine.grammar.grammars import Grammars
 from engine.requests import SamplingParams
@@ -31,6 +31,7 @@ STOP_STRINGS_MAX = 4
 STOP_BYTES_MAX = 256
 TAGS_MAX = 16
 LABEL_CHARS_MAX = 200
+_LINE = re.compile(LINE)
 TEMPERATURE_MAX = 2
 SEED_MAX = 2**53 - 1  # what every JSON reader keeps exactly
 DEADLINE_MS_MAX = 3_600_000
@@ -212,12 +213,14 @@ def labels(
     user_field, tags_field = named
     if end_user is not None and not (end_user and _is_label(end_user)):
         raise InvalidRequest(
-            f"{user_field} has 1 to {LABEL_CHARS_MAX} characters, no control characters", user_field
+            f"{user_field} has 1 to {LABEL_CHARS_MAX} characters, none of control or direction",
+            user_field,
         )
     for key, value in (tags or {}).items():
         if not (key and _is_label(key) and _is_label(value)):
             raise InvalidRequest(
-                f"in {tags_field}, a text has at most {LABEL_CHARS_MAX} characters, no controls",
+                f"in {tags_field}, a text has at most {LABEL_CHARS_MAX} characters, "
+                "none of control or direction",
                 tags_field,
             )
     if tags is not None and len(tags) > TAGS_MAX:
@@ -226,9 +229,7 @@ def labels(
 
 
 def _is_label(text: str) -> bool:
-    return len(text) <= LABEL_CHARS_MAX and not any(
-        unicodedata.category(character) == "Cc" for character in text
-    )
+    return len(text) <= LABEL_CHARS_MAX and _LINE.match(text) is not None
 
 
 def deadline(deadline_ms: int | None) -> int | None:

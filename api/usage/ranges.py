@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, TypeAlias
 
+import msgspec
 from litestar.params import QueryParameter
 
 from api.errors import InvalidParameter
@@ -24,14 +25,19 @@ WIDTH_US = {
     Bucket.DAY: 86_400 * 10**6,
 }
 
+# As a text: a converter of query parameters would take a year for a count of seconds.
 StartQuery: TypeAlias = Annotated[
-    datetime | None,
+    str | None,
     QueryParameter(
-        description=f"First moment; {SPAN_DAYS_DEFAULT} days before the end if left out"
+        description=f"First moment; {SPAN_DAYS_DEFAULT} days before the end if left out",
+        schema_extra={"format": "date-time"},
     ),
 ]
 EndQuery: TypeAlias = Annotated[
-    datetime | None, QueryParameter(description="First moment after; now if left out")
+    str | None,
+    QueryParameter(
+        description="First moment after; now if left out", schema_extra={"format": "date-time"}
+    ),
 ]
 BucketQuery: TypeAlias = Annotated[
     Bucket, QueryParameter(description="How finely the time is divided")
@@ -46,7 +52,7 @@ class Range:
     end_us: int
 
 
-def read(start: datetime | None, end: datetime | None, bucket: Bucket) -> Range:
+def read(start: str | None, end: str | None, bucket: Bucket) -> Range:
     """The range asked for. Raises InvalidParameter when it is empty, vague or too finely divided.
 
     Without a start it is the last days, or as many buckets as may be had, if that is less.
@@ -66,7 +72,7 @@ def read(start: datetime | None, end: datetime | None, bucket: Bucket) -> Range:
     return Range(start_us, end_us)
 
 
-def read_open(start: datetime | None, end: datetime | None) -> Range:
+def read_open(start: str | None, end: str | None) -> Range:
     """The range asked for, where a missing bound is none. Raises InvalidParameter as `read`."""
     start_us = 0 if start is None else _moment(start, "start")
     end_us = END_OF_TIME_US if end is None else _moment(end, "end")
@@ -75,7 +81,13 @@ def read_open(start: datetime | None, end: datetime | None) -> Range:
     return Range(start_us, end_us)
 
 
-def _moment(at: datetime, parameter: str) -> int:
+def _moment(text: str, parameter: str) -> int:
+    try:
+        at = msgspec.convert(text, datetime)
+    except msgspec.ValidationError:
+        raise InvalidParameter(
+            f"{parameter} is a time such as 2026-11-30T00:00:00Z", parameter
+        ) from None
     if at.tzinfo is None:
         raise InvalidParameter(f"{parameter} needs an offset, such as a final Z", parameter)
     return to_us(at, parameter)

@@ -14,6 +14,7 @@ from sqlalchemy import Engine as Database
 from api.auth import Principal, Scope, requires, tenant_in_scope
 from api.error_reports import documented
 from api.errors import Forbidden, InvalidParameter, NotFound, Unauthenticated
+from api.inference.orders import LABEL_CHARS_MAX
 from api.schemas import TenantQuery, to_time
 from api.usage import ranges
 from api.usage.ranges import EndQuery, StartQuery
@@ -26,7 +27,9 @@ ByQuery = Annotated[Division, QueryParameter(description="What the spending is d
 TagQuery = Annotated[
     str | None,
     QueryParameter(
-        pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="With `by=tag`: which of the requests' tags"
+        min_length=1,
+        max_length=LABEL_CHARS_MAX,
+        description="With `by=tag`: which of the requests' tags",
     ),
 ]
 

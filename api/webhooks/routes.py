@@ -29,18 +29,18 @@ from api.schemas import CursorQuery, LimitQuery, PathId, TenantQuery, to_time, t
 from api.webhooks import deliveries, endpoints
 from api.webhooks.deliveries import Delivery
 from api.webhooks.endpoints import OVERLAP_S_MAX, Endpoint
+from billing.notices import NoticeType
 from metering.database import snapshot, transaction
 
 REFUSALS = (InvalidParameter, Unauthenticated, Forbidden, NotFound)
 LISTING = "deliveries"
-NoticeName = Annotated[str, Meta(pattern=r"^[a-z_]+(\.[a-z_]+)+$", max_length=64)]
 
 
 class EndpointRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where to be told, and of what: no `types` is everything."""
 
     url: Annotated[str, Meta(max_length=2000, examples=["https://example.com/hooks"])]
-    types: Annotated[list[NoticeName], Meta(max_length=50)] = []
+    types: Annotated[list[NoticeType], Meta(max_length=50)] = []
 
 
 class RotationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -85,6 +85,8 @@ class Rejection(msgspec.Struct, frozen=True, gc=False):
 # What is finer than a microsecond is cut: rounded up, it could belong to the next month.
 _FINER = re.compile(r"(?<=\.\d{6})\d+")
 _LEAP_SECOND = re.compile(r"(?<=:59:)60(\.\d+)?")
+# DEL and the C1 controls, which JSON does not escape, and what ends a line or turns it round.
+_TURNING = re.compile(r"[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _AT = Annotated[datetime, Meta(tz=True)]
 
 
@@ -180,13 +182,13 @@ def _fault(
 
 
 def _has_control(body: str) -> bool:
-    """Whether a text in canonical JSON has any: they are what else is escaped there.
+    """Whether a text in canonical JSON has any: most are what else is escaped there.
 
     A pattern on every text would say the same, and take as long as all the rest.
     """
     if "\\" in body:
         body = body.replace("\\\\", "").replace('\\"', "")
-    return "\\" in body or "\x7f" in body
+    return "\\" in body or (not body.isprintable() and _TURNING.search(body) is not None)
 
 
 def _id_of(raw: bytes) -> str | None:

@@ -32,6 +32,10 @@ def test_a_tenant_is_read_back_as_it_was_created(database: Engine, held_clock: H
         ({"time_zone": "/etc/localtime"}, "time_zone"),
         ({"time_zone": ""}, "time_zone"),
         ({"time_zone": "Europe"}, "time_zone"),
+        ({"time_zone": "localtime"}, "time_zone"),  # whatever this machine was set to
+        ({"time_zone": "Factory"}, "time_zone"),
+        ({"time_zone": "posix/UTC"}, "time_zone"),
+        ({"name": " "}, "name"),
         ({"review_delivery": "later"}, "review_delivery"),
     ],
 )

@@ -27,7 +27,7 @@ def test_without_a_start_minutes_go_back_as_far_as_they_may(held_clock: HeldCloc
 
 def test_an_offset_is_honoured_to_the_microsecond(held_clock: HeldClock) -> None:
     start = datetime(2026, 11, 1, 2, 0, 0, 1, tzinfo=timezone(timedelta(hours=2)))
-    got = ranges.read(start, NOW, Bucket.DAY)
+    got = ranges.read(start.isoformat(), NOW.isoformat(), Bucket.DAY)
     assert to_time(got.start_us) == datetime(2026, 11, 1, 0, 0, 0, 1, tzinfo=UTC)
 
 
@@ -57,8 +57,18 @@ def test_a_range_that_is_empty_vague_or_too_fine_is_refused(
     parameter: str,
 ) -> None:
     with pytest.raises(InvalidParameter) as caught:
-        ranges.read(start, end, bucket)
+        ranges.read(start and start.isoformat(), end and end.isoformat(), bucket)
     assert caught.value.parameter == parameter
+
+
+@pytest.mark.parametrize("text", ["2027", "1796083200", "null", "NULL", "", "2026-11-30", "now"])
+def test_what_is_no_moment_is_refused_and_not_taken_for_one(text: str) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        ranges.read(text, None, Bucket.DAY)
+    assert caught.value.parameter == "start"
+    with pytest.raises(InvalidParameter) as caught:
+        ranges.read_open(None, text)
+    assert caught.value.parameter == "end"
 
 
 @pytest.mark.parametrize(

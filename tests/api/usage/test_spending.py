@@ -38,7 +38,7 @@ def test_spending_is_divided_by_key_project_user_model_and_tag(
         add_tenant(connection)
         for number, (user, project, tags) in enumerate(
             [
-                ("ann", "prj_1", {"team": "red", 'odd "name"': "x"}),
+                ("ann", "prj_1", {"team": "red", 'équipe "du" $.coût\\': "x"}),
                 ("ann", None, {"team": "blue"}),
                 (None, "prj_1", None),
             ]
@@ -60,6 +60,7 @@ def test_spending_is_divided_by_key_project_user_model_and_tag(
     assert by(Division.KEY) == {"key_1": (3, 3 * one)}
     assert by(Division.MODEL) == {"tiny": (3, 3 * one)}
     assert by(Division.TAG, "team") == {"red": (1, one), "blue": (1, one), None: (1, one)}
+    assert by(Division.TAG, 'équipe "du" $.coût\\') == {"x": (1, one), None: (2, 2 * one)}
     with snapshot(database) as connection:
         assert spending(connection, "ten_1", STARTED_US + 1, FAR_US, Division.KEY) == []
 
@@ -75,8 +76,12 @@ def test_a_tag_is_asked_for_by_its_name_and_only_then(client: Client, house: Hou
     finance = bearer(house.finance)
     shown = client.get("/spending?by=key", headers=finance).json()["items"]
     assert [each["requests"] for each in shown] == [3]
-    assert client.get("/spending?by=tag&tag=team", headers=finance).status_code == 200
-    for query in ("by=tag", "by=key&tag=team", "by=colour", "by=tag&tag=%22"):
+    for tag in ("team", "équipe", "cost centre"):
+        query = f"/spending?by=tag&tag={tag}"
+        assert client.get(query, headers=finance).status_code == 200
+    twice = client.get("/spending?by=key&by=model", headers=finance)
+    assert (twice.status_code, twice.json()["parameter"]) == (400, "by")
+    for query in ("by=tag", "by=key&tag=team", "by=colour", "by=tag&tag="):
         assert client.get(f"/spending?{query}", headers=finance).status_code == 400
 
 

@@ -405,6 +405,11 @@ def test_owners_manage_endpoints_of_their_own(
     with make_client(sqlite_database, webhooks_router, webhooks_allow_private=False) as client:
         owner, stranger = bearer(house.owner), bearer(other.owner)
         body = {"url": "https://hooks.example/x", "types": ["balance.low"]}
+        for unknown in ("invoice.payed", "balance.low\n", "balance"):
+            wrong = client.post(
+                "/webhooks/endpoints", headers=owner, json=body | {"types": [unknown]}
+            )
+            assert (wrong.status_code, wrong.json()["parameter"]) == (400, "types[0]")
         made = client.post("/webhooks/endpoints", headers=owner, json=body)
         assert made.status_code == 201, made.text
         endpoint = made.json()["endpoint"]["id"]

@@ -235,7 +235,18 @@ def test_a_text_with_a_control_character_is_not_taken(character: str) -> None:
         assert "control characters" in answer.reason
 
 
-@given(st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=20))
+# What ends a line, or turns it round.
+TURNING = "".join(map(chr, [*range(0x2028, 0x202F), *range(0x2066, 0x206A)]))
+WORDS = st.characters(exclude_categories=["Cc", "Cs"], exclude_characters=TURNING)
+
+
+@pytest.mark.parametrize("turning", TURNING)
+def test_a_text_that_turns_its_line_round_is_refused(turning: str) -> None:
+    for data in ({"model": turning}, {"tags": {f"a{turning}": "b"}}, {"end_user": f"{turning}a"}):
+        assert isinstance(read(event(data=data)), Rejection)
+
+
+@given(st.text(WORDS, min_size=1, max_size=20))
 def test_any_other_text_is_taken_as_it_is(text: str) -> None:
     answer = read(event(data={"model": text, "tags": {text: text}}))
     assert isinstance(answer, OutsideEvent)
