@@ -1,8 +1,8 @@
 """The segmenter: bytes in, semantic units out, each once and for good.
 
 The same bytes give the same units however they were chunked: characters are handed on one at a
-time, or passed over as if they had been, and nothing is decided by what arrived together. Bytes that are no UTF-8 count as one
-character each, of no class.
+time, or passed over as if they had been, and nothing is decided by what arrived together. Bytes
+that are no UTF-8 count as one character each, of no class.
 """
 
 from __future__ import annotations
