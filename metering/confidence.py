@@ -19,7 +19,6 @@ BASIS_GEO_MEAN = "geo_mean"
 BASIS_CALIBRATED = "calibrated"
 
 FOUR_PLACES = Decimal("0.0001")
-SIX_PLACES = Decimal("0.000001")
 # Decimal's exp is correctly rounded, unlike libm's: the same digits on every machine.
 _CONTEXT = Context(prec=20, rounding=ROUND_HALF_EVEN, Emin=-999_999, Emax=999_999)
 _UNDERFLOW_UNATS = -20_000_000  # exp(-20) already rounds to 0.0000
@@ -35,34 +34,36 @@ class Score(msgspec.Struct, frozen=True, gc=False):
     @property
     def sum_logprob(self) -> str:
         """The joint log-probability in nats, 6 places."""
-        return str(Decimal(self.sum_unats).scaleb(-6).quantize(SIX_PLACES))
+        nats, rest = divmod(abs(self.sum_unats), 1_000_000)
+        return f"{'-' if self.sum_unats < 0 else ''}{nats}.{rest:06}"
 
     @property
     def geo_mean(self) -> str:
         """exp(sum / tokens), 4 places."""
-        return probability(Decimal(self.sum_unats) / self.tokens)
+        return probability(self.sum_unats, self.tokens)
 
     @property
     def min_prob(self) -> str:
         """The smallest probability among the tokens, 4 places."""
-        return probability(Decimal(self.min_unats))
+        return probability(self.min_unats)
 
     @property
     def joint_prob(self) -> str:
         """exp(sum), 4 places."""
-        return probability(Decimal(self.sum_unats))
+        return probability(self.sum_unats)
 
 
-def probability(unats: Decimal) -> str:
-    """exp of micronats as a decimal string of 4 places."""
-    if unats < _UNDERFLOW_UNATS:
+def probability(unats: int, tokens: int = 1) -> str:
+    """exp of so many micronats, divided by so many tokens, as a decimal string of 4 places."""
+    if unats < _UNDERFLOW_UNATS * tokens:
         return "0.0000"
     # A float is within 1e-10 of the number of ten-thousandths, so it knows on which side of a half
     # that lies unless it is very near to one: the digits are the same, thirty times as fast.
-    near = math.exp(float(unats) * 1e-6) * 1e4
+    near = math.exp(unats / tokens * 1e-6) * 1e4
     if abs(near % 1 - 0.5) > 1e-9:
-        return f"{round(near) // 10_000}.{round(near) % 10_000:04}"
-    value = _CONTEXT.exp(_CONTEXT.scaleb(unats, -6))
+        whole, rest = divmod(round(near), 10_000)
+        return f"{whole}.{rest:04}"
+    value = _CONTEXT.exp(_CONTEXT.scaleb(Decimal(unats) / tokens, -6))
     return str(_CONTEXT.quantize(value, FOUR_PLACES))
 
 

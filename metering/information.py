@@ -23,20 +23,16 @@ def clip_ubits(vocab_size: int) -> int:
     return int(context.to_integral_value(bits * 1_000_000))
 
 
-def token_ubits(logprob_unats: int, vocab_size: int) -> int:
-    """Microbits of one token with this natural log-probability (micronats, at most 0)."""
-    scaled = -logprob_unats * UBITS_PER_UNAT_E18
-    ubits, rest = divmod(scaled, E18)
-    if rest * 2 > E18 or (rest * 2 == E18 and ubits % 2):
-        ubits += 1
-    return min(ubits, clip_ubits(vocab_size))
-
-
 def total_ubits(logprobs_unats: Iterable[int | None], vocab_size: int) -> int | None:
-    """Microbits of several tokens; null as soon as one has no log-probability."""
-    total = 0
+    """Microbits of tokens with these natural log-probabilities (micronats, at most 0).
+
+    Each is rounded to the nearest. Null as soon as one has no log-probability.
+    """
+    clip, total = clip_ubits(vocab_size), 0
     for unats in logprobs_unats:
         if unats is None:
             return None
-        total += token_ubits(unats, vocab_size)
+        # Only odd multiples of 5 * 10**17 micronats would be half-way, far beyond the clip.
+        ubits = (E18 // 2 - unats * UBITS_PER_UNAT_E18) // E18
+        total += min(ubits, clip)
     return total

@@ -30,7 +30,7 @@ from metering.events import (
 from metering.requests import AdmittedRequest
 from metering.review_rule import ReviewRule
 from metering.semantic import SEGMENTER, Segmenter
-from metering.unit_tokens import FORCED, UnitTokens, known_of, score_of
+from metering.unit_tokens import FORCED, UnitTokens, score_of
 
 NO_ENERGY = EnergySummary(
     energy_class=EnergyClass.UNAVAILABLE,
@@ -136,11 +136,12 @@ class RequestMeter:
             self.cached_tokens += body.cached_tokens
         self.blocks += len(bodies)
         self.output_tokens += len(pieces)
-        known = known_of(unats)
-        self.sum_unats += sum(known)
-        self.low_unats = min([self.low_unats, *known])
+        score = score_of(unats)
+        if score is not None:
+            self.sum_unats += score.sum_unats
+            self.low_unats = min(self.low_unats, score.min_unats)
         text = self._place(pieces, unats)
-        return BlockEffect(text, self._units_complete, score_of(unats))
+        return BlockEffect(text, self._units_complete, score)
 
     def fold_energy(self, body: EnergyBody) -> None:
         """Take the energy of steps that have settled."""

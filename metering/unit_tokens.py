@@ -82,12 +82,7 @@ def score_of(unats: Sequence[int | None]) -> Score | None:
 
     Null where there are none, or one has no log-probability.
     """
-    known = known_of(unats)
+    known = [value for value in unats if value is not None and value != FORCED]
     if not known or None in unats:
         return None
     return Score(len(known), sum(known), min(known))
-
-
-def known_of(unats: Sequence[int | None]) -> list[int]:
-    """The log-probabilities among these: what is neither FORCED nor missing."""
-    return [value for value in unats if value is not None and value != FORCED]

@@ -73,14 +73,15 @@ class Curve:
 
     def at(self, at_ns: int) -> Totals:
         """The totals at a time within the curve; raises ValueError outside of it."""
-        return self.along((at_ns,))[0]
+        return Totals(*self.along((at_ns,))[0])
 
-    def along(self, at_ns: Sequence[int]) -> list[Totals]:
-        """The totals at each of some times in ascending order, found in one pass."""
+    def along(self, at_ns: Sequence[int]) -> list[tuple[int, int]]:
+        """The totals at each of some ascending times, found in one pass, as plain pairs."""
         times, own, external = self._at_ns, self._own_uj, self._external_uj
         if not times[0] <= at_ns[0] <= at_ns[-1] <= times[-1]:
             raise ValueError(f"{at_ns[0]} to {at_ns[-1]} is outside of {times[0]} to {times[-1]}")
-        totals, last = [], len(times) - 1
+        totals: list[tuple[int, int]] = []
+        last = len(times) - 1
         right, until_ns = 0, at_ns[0]  # where the straight line ends that a time lies on
         for each_ns in at_ns:
             if each_ns >= until_ns:
@@ -92,7 +93,7 @@ class Curve:
                 own_by, external_by = own[right] - own_from, external[right] - external_from
             past_ns = each_ns - from_ns
             totals.append(
-                Totals(
+                (
                     own_from + own_by * past_ns // span_ns,
                     external_from + external_by * past_ns // span_ns,
                 )

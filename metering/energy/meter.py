@@ -15,7 +15,7 @@ import uuid_utils
 
 from metering import clock
 from metering.energy.attribution import DEFAULT_POLICY, Policy
-from metering.energy.curve import Curve, Totals
+from metering.energy.curve import Curve
 from metering.energy.protocols import EnergySource
 from metering.energy.provenance import Provenance, together
 from metering.energy.track import Track
@@ -200,7 +200,7 @@ class EnergyMeter:
         totals = curves[0].along(at_ns)
         for curve in curves[1:]:
             totals = [
-                Totals(one.own_uj + other.own_uj, one.external_uj + other.external_uj)
+                (one[0] + other[0], one[1] + other[1])
                 for one, other in zip(totals, curve.along(at_ns), strict=True)
             ]
         epoch = self._epoch(curves)

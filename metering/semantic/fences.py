@@ -49,7 +49,7 @@ def open_fence(line: str, outer: Scanner) -> Fence:
     return Fence(outer, len(match["indent"]), match["marks"], _body(match["info"]))
 
 
-class Fence:
+class Fence(Scanner):
     """The scanner of a fenced block; returns to the outer one when the block closes."""
 
     __slots__ = ("_body", "_head", "_head_at", "_indent", "_marks", "_outer")
@@ -80,6 +80,10 @@ class Fence:
         if not self._may_close(self._head):
             self._release(tiling)
         return self
+
+    def pass_over(self, tiling: Tiling, text: str, first: int) -> int:
+        """What the language passes over, in a line that can't be the closing one."""
+        return first if self._head is not None else self._body.pass_over(tiling, text, first)
 
     def finish(self, tiling: Tiling, at: int, *, stopped: bool) -> None:
         """The text ends in the block, or with its closing line."""

@@ -43,7 +43,7 @@ class Expect(Enum):
     NOTHING = auto()  # the document is complete
 
 
-class Json:
+class Json(Scanner):
     """The scanner of JSON. `many`: several documents may follow each other, however they do.
 
     Otherwise only an object or array that begins a line of its own does, as in JSON Lines.

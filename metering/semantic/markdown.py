@@ -25,12 +25,14 @@ _HEADING = re.compile(r"#{1,6}([ \t]|$)")
 _LIST_ITEM = re.compile(r"([-*+]|\d{1,9}[.)])([ \t]|$)")
 _BEFORE_TEXT = SPACES | {">"}
 
-# What may still turn out to be each of them; matched against the head so far.
-_MAYBE_FENCE = re.compile(r"`{1,2}|~{1,2}|`{3,}[^`]*|~{3,}.*")
-_MAYBE_RULE = re.compile(r"([-*_=])[ \t]*(\1[ \t]*)*")
-_MAYBE_DELIMITER_ROW = re.compile(r"\|[ \t:|-]*")
-_MAYBE_HEADING = re.compile(r"#{1,6}")
-_MAYBE_LIST_ITEM = re.compile(r"[-*+]|\d{1,9}[.)]?")
+# What may still turn out to be one of them, or something else; matched against the head so far.
+_MAY_STILL_CHANGE = re.compile(
+    r"`{1,2}|~{1,2}|`{3,}[^`]*|~{3,}.*"  # a fence
+    r"|([-*_=])[ \t]*(\1[ \t]*)*"  # a rule
+    r"|\|[ \t:|-]*"  # a delimiter row
+    r"|#{1,6}"  # a heading
+    r"|[-*+]|\d{1,9}[.)]?"  # a list item
+)
 
 
 class LineKind(Enum):
@@ -53,7 +55,7 @@ def line_kind(indent: str, head: str, *, ended: bool) -> LineKind:
     """What the line is that begins with this indentation and text. `ended`: nothing follows."""
     if not head:
         return LineKind.BLANK if ended else LineKind.UNDECIDED
-    if not ended and len(head) < HEAD_CHARS_MAX and _may_still_change(head):
+    if not ended and len(head) < HEAD_CHARS_MAX and _MAY_STILL_CHANGE.fullmatch(head):
         return LineKind.UNDECIDED
     if ended and opens(indent + head):
         kind = LineKind.FENCE
@@ -68,7 +70,7 @@ def line_kind(indent: str, head: str, *, ended: bool) -> LineKind:
     return kind
 
 
-class Markdown:
+class Markdown(Scanner):
     """The scanner of undeclared text."""
 
     __slots__ = ("_at_start", "_head", "_head_at", "_in_item", "_indent", "_line", "_sentence")
@@ -103,6 +105,12 @@ class Markdown:
         if kind is not LineKind.UNDECIDED:
             self._begin_line(tiling, kind)
         return self
+
+    def pass_over(self, tiling: Tiling, text: str, first: int) -> int:
+        """What a sentence passes over, in a line whose kind is known."""
+        if self._line is LineKind.UNDECIDED or not tiling.is_open:
+            return first
+        return self._sentence.pass_over(text, first)
 
     def finish(self, tiling: Tiling, at: int, *, stopped: bool) -> None:
         """A text that stopped ends its line; one that was cut leaves it open."""
@@ -181,19 +189,6 @@ class Markdown:
     def _next_line(self) -> None:
         self._line = LineKind.UNDECIDED
         self._indent = self._head = ""
-
-
-def _may_still_change(head: str) -> bool:
-    return any(
-        pattern.fullmatch(head)
-        for pattern in (
-            _MAYBE_FENCE,
-            _MAYBE_RULE,
-            _MAYBE_DELIMITER_ROW,
-            _MAYBE_HEADING,
-            _MAYBE_LIST_ITEM,
-        )
-    )
 
 
 def _is_delimiter_row(head: str) -> bool:

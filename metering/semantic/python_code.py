@@ -7,6 +7,8 @@ header that follows it.
 
 from __future__ import annotations
 
+import re
+
 from metering.events import UnitState
 from metering.semantic import python_grammar
 from metering.semantic.python_grammar import Clause
@@ -23,6 +25,7 @@ _BEGIN_ANEW = frozenset({
     "import", "nonlocal", "pass", "raise", "return", "try", "while", "with",
 })
 # fmt: on
+_PLAIN = re.compile(r"[^\n\\\"'#()\[\]{}\x80-\U0010ffff]+")  # nothing to a LineScanner
 _WORD_CHARS_MAX = max(map(len, _BEGIN_ANEW))
 
 
@@ -37,6 +40,11 @@ class LineScanner:
         self._quotes_seen = ""  # marks in a row that may open or close one
         self._escaped = False  # after a backslash
         self._comment = False
+
+    @property
+    def awaits_next(self) -> bool:
+        """Whether the next character, whatever it is, says what the last ones were."""
+        return self._escaped or self._quotes_seen != ""
 
     @property
     def in_brackets(self) -> bool:
@@ -98,7 +106,7 @@ class LineScanner:
         self._quotes_seen = ""
 
 
-class Python:
+class Python(Scanner):
     """The scanner of Python text."""
 
     __slots__ = ("_chars", "_decorated", "_line", "_line_at", "_word", "_word_at")
@@ -132,6 +140,17 @@ class Python:
         else:
             self._take(char)
         return self
+
+    def pass_over(self, tiling: Tiling, text: str, first: int) -> int:
+        """What stands in a line between quotes, brackets and comment signs."""
+        chars = self._chars
+        if chars is None or self._word is not None or self._line.awaits_next:
+            return first
+        plain = _PLAIN.match(text, first)
+        if plain is None or tiling.kind == OVERSIZE:
+            return first
+        chars += plain[0]
+        return plain.end()
 
     def finish(self, tiling: Tiling, at: int, *, stopped: bool) -> None:
         """A text that stopped ends its line. In one that was cut, a header may be whole."""

@@ -31,7 +31,7 @@ class Frame(NamedTuple):
     opened: str | None  # brackets open before its brace; null: its statement ends with it
 
 
-class Script:
+class Script(Scanner):
     """The scanner of JavaScript or TypeScript text."""
 
     __slots__ = (

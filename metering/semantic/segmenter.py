@@ -1,8 +1,8 @@
 """The segmenter: bytes in, semantic units out, each once and for good.
 
 The same bytes give the same units however they were chunked: characters are handed on one at a
-time, and nothing is decided by what arrived together. Bytes that are no UTF-8 count as one
-character each, of no class.
+time, or passed over as if they had been, and nothing is decided by what arrived together. Bytes
+that are no UTF-8 count as one character each, of no class.
 """
 
 from __future__ import annotations
@@ -64,9 +64,19 @@ class Segmenter:
     def _read(self, text: str) -> None:
         tiling, scanner, at = self._tiling, self._scanner, self._at
         may_be_long = at + 4 * len(text) - tiling.start >= OPEN_BYTES_MAX  # units only begin later
-        for char in text:
-            if may_be_long and at - tiling.start >= OPEN_BYTES_MAX:
-                tiling.limit(at)
+        place = 0
+        while place < len(text):
+            if may_be_long:
+                if at - tiling.start >= OPEN_BYTES_MAX:
+                    tiling.limit(at)
+            else:
+                passed = scanner.pass_over(tiling, text, place) - place
+                at += passed
+                place += passed
+                if place == len(text):
+                    break
+            char = text[place]
+            place += 1
             scanner = scanner.step(tiling, char, at)
             at += 1 if char < "\x80" else width(char)
         self._scanner, self._at = scanner, at

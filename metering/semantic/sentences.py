@@ -36,6 +36,8 @@ BEFORE_NUMBERS = frozenset({"no", "nos", "p", "ch", "sec", "art", "ex", "v", "ve
 _QUOTES_OF_JAPANESE = frozenset("」』")
 _INITIALS = re.compile(r"[A-Z](\.[A-Z])*")  # "J", "U.S"
 _WORD_MAX = 12
+# Words, blanks, and signs that are none of those above: behind no terminator they make no boundary.
+_PLAIN = re.compile(r"[ A-Za-z0-9,;:/=+<>&%$#@^~|\\-]+")
 
 
 def is_lower(char: str) -> bool:
@@ -104,6 +106,18 @@ class SentenceEnd:
             self._after_space = False
             self._digit_before = "0" <= char <= "9"
             self._word = "" if char in CLOSERS or char == "(" else (self._word + char)[-_WORD_MAX:]
+
+    def pass_over(self, text: str, first: int) -> int:
+        """Take plain characters as if by `read`, unless a terminator stands before them."""
+        plain = None if self._terminator else _PLAIN.match(text, first)
+        if plain is None:
+            return first
+        run = plain[0]
+        _, blank, word = run.rpartition(" ")
+        self._word = (word if blank else self._word + run)[-_WORD_MAX:]
+        if spoken := run.rstrip(" "):
+            self._digit_before = "0" <= spoken[-1] <= "9"
+        return plain.end()
 
     def copy(self) -> SentenceEnd:
         """An independent follower in the same state."""

@@ -48,7 +48,7 @@ _WORD_MAX = 16
 _ENDS_WORD = SPACES | frozenset(";|&<>()\"'`")
 
 
-class Shell:
+class Shell(Scanner):
     """The scanner of shell text."""
 
     __slots__ = (

@@ -41,7 +41,7 @@ _WORD_MAX = 16
 _DELIMITER_MAX = 8
 
 
-class Sql:
+class Sql(Scanner):
     """The scanner of SQL text, of the dialect that its fence names."""
 
     __slots__ = (

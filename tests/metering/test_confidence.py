@@ -25,24 +25,23 @@ from metering.events import ConfidenceTier
     ],
 )
 def test_probabilities_are_shown_with_four_places(unats: int, shown: str) -> None:
-    assert probability(Decimal(unats)) == shown
+    assert probability(unats) == shown
 
 
 def test_probabilities_agree_with_the_mathematics() -> None:
     for unats in range(-12_000_000, 0, 37_001):
-        assert float(probability(Decimal(unats))) == pytest.approx(
-            math.exp(unats / 1e6), abs=5.1e-5
-        )
+        assert float(probability(unats)) == pytest.approx(math.exp(unats / 1e6), abs=5.1e-5)
 
 
 def test_each_digit_is_the_correctly_rounded_one() -> None:
     """Beside every half, where a float might fall on the wrong side of it, and elsewhere."""
     context = Context(prec=20, rounding=ROUND_HALF_EVEN, Emin=-999_999, Emax=999_999)
     halves = [(Decimal(place) + Decimal("0.5")) / 10_000 for place in range(1, 10_000, 7)]
-    beside = [context.ln(half) * 10**6 + nudge for half in halves for nudge in (0, Decimal("1e-8"))]
-    for unats in (*beside, *map(Decimal, range(-19_999_999, 0, 77_777))):
-        exact = context.exp(context.scaleb(unats, -6))
-        assert probability(unats) == str(context.quantize(exact, Decimal("0.0001")))
+    beside = [int(context.ln(half) * 10**18) + nudge for half in halves for nudge in (0, 10**4)]
+    many = 10**12  # tokens that a sum is divided by, so that the mean lies as near to a half
+    for unats in (*beside, *range(-19_999_999 * many, 0, 77_777 * many)):
+        exact = context.exp(context.scaleb(Decimal(unats), -18))
+        assert probability(unats, many) == str(context.quantize(exact, Decimal("0.0001")))
 
 
 @pytest.mark.parametrize(
@@ -74,6 +73,13 @@ def test_the_mean_is_over_tokens_and_the_joint_is_not() -> None:
         "0.7788",
         "-0.400000",
     )
+
+
+@pytest.mark.parametrize(
+    ("unats", "shown"), [(-1, "-0.000001"), (-999_999, "-0.999999"), (-(10**7), "-10.000000")]
+)
+def test_a_joint_is_shown_with_six_places(unats: int, shown: str) -> None:
+    assert Score(1, unats, unats).sum_logprob == shown
 
 
 def test_a_certain_score_has_no_minus_sign() -> None:

@@ -6,17 +6,17 @@ import math
 
 import pytest
 
-from metering.information import clip_ubits, token_ubits, total_ubits
+from metering.information import clip_ubits, total_ubits
 
 
 def test_halving_the_probability_is_one_bit() -> None:
-    assert token_ubits(-693_147, 50_000) == 1_000_000
-    assert token_ubits(0, 50_000) == 0
+    assert total_ubits([-693_147], 50_000) == 1_000_000
+    assert total_ubits([0], 50_000) == 0
 
 
 def test_microbits_agree_with_the_mathematics() -> None:
     for unats in range(-9_000_000, 0, 12_345):
-        assert token_ubits(unats, 2**20) == round(-unats / math.log(2))
+        assert total_ubits([unats], 2**20) == round(-unats / math.log(2))
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_microbits_agree_with_the_mathematics() -> None:
 )
 def test_no_token_tells_more_than_the_vocabulary_holds(vocab_size: int, clip: int) -> None:
     assert clip_ubits(vocab_size) == clip
-    assert token_ubits(-(10**9), vocab_size) == clip
+    assert total_ubits([-(10**9)], vocab_size) == clip
 
 
 def test_a_missing_score_makes_the_total_unknown() -> None:

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from metering_passing import assert_passing_is_reading
 
 from metering.semantic import Segmenter, Unit
 
@@ -49,6 +50,11 @@ def test_units_do_not_depend_on_chunking(data: bytes, places: list[int], stopped
     whole = units_of([data], stopped=stopped)
     assert units_of(cut_up(data, places), stopped=stopped) == whole
     assert units_of([data[at : at + 1] for at in range(len(data))], stopped=stopped) == whole
+
+
+@given(TEXTS)
+def test_what_a_scanner_passes_over_leaves_it_as_if_it_had_read_it(data: bytes) -> None:
+    assert_passing_is_reading(data)
 
 
 @given(TEXTS, st.booleans())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from metering_golden import GoldenCase, golden_cases
+from metering_passing import assert_passing_is_reading
 
 from metering.events import UnitState
 from metering.semantic import SEGMENTER, Segmenter
@@ -38,6 +39,11 @@ def test_units_are_those_of_the_table(case: GoldenCase, chunk_bytes: int) -> Non
         )
         for unit in found
     ] == case.units
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
+def test_what_is_passed_over_is_as_if_it_had_been_read(case: GoldenCase) -> None:
+    assert_passing_is_reading(case.data)
 
 
 def test_the_version_names_every_grammar() -> None:
