@@ -55,7 +55,7 @@ def explain(file: BinaryIO, as_json: bool, cut: bool, as_text: bool) -> None:
                         "text": data[unit.start : unit.end].decode(errors="replace"),
                         "segmenter": SEGMENTER,
                     },
-                    ensure_ascii=False,
+                    ensure_ascii=True,  # a terminal obeys what is not
                 )
             )
         return

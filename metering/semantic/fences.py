@@ -30,7 +30,8 @@ SQL_NAMES = frozenset({"sql", "postgresql", "postgres", "mysql", "sqlite", "plpg
 SHELL_NAMES = frozenset({"bash", "sh", "shell", "zsh"})
 EXTRA_INDENT_MAX = 3
 
-_OPENING = re.compile(r"(?P<indent>[ \t]*)(?P<marks>`{3,}|~{3,})(?P<info>.*)")
+ITEM = r"(?:[-*+]|\d{1,9}[.)])[ \t]+"  # a list item may begin with a fence
+_OPENING = re.compile(rf"(?P<indent>[ \t]*(?:{ITEM})?)(?P<marks>`{{3,}}|~{{3,}})(?P<info>.*)")
 _LANGUAGE = re.compile(r"[a-z0-9_+#-]*")
 _MARKS_MAX = 256  # a longer run of marks and spaces is text
 

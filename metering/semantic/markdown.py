@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from enum import Enum, auto
 
-from metering.semantic.fences import open_fence, opens
+from metering.semantic.fences import ITEM, open_fence, opens
 from metering.semantic.json_text import Json
 from metering.semantic.scanner import Scanner, width
 from metering.semantic.sentences import SPACES, SentenceEnd, goes_on
@@ -28,7 +28,8 @@ _BEFORE_TEXT = SPACES | {">"}
 # What may still turn out to be one of them, or something else; matched against the head so far.
 _MAY_STILL_CHANGE = re.compile(
     r"`{1,2}|~{1,2}|`{3,}[^`]*|~{3,}.*"  # a fence
-    r"|([-*_=])[ \t]*(\1[ \t]*)*"  # a rule
+    rf"|{ITEM}(`{{0,2}}|~{{0,2}}|`{{3,}}[^`]*|~{{3,}}.*)"  # a fence in a list item
+    r"|(?P<mark>[-*_=])[ \t]*((?P=mark)[ \t]*)*"  # a rule
     r"|\|[ \t:|-]*"  # a delimiter row
     r"|#{1,6}"  # a heading
     r"|[-*+]|\d{1,9}[.)]?"  # a list item

@@ -1,10 +1,11 @@
 """Where a sentence ends: a frozen subset of UAX #29, with one character of lookahead.
 
 Kept from the annex: SATerm Close* Sp* (SB9-SB11), no break before a continuation (SB8a), before
-lower case after a full stop (SB8), within initials (SB7). Narrower than it: ASCII terminators
-need white space behind them, so that "3.14", "a.b" and "?q=1" stay whole, a short list of
-abbreviations does not end a sentence, and a Japanese quotation goes on with the particle that
-says who spoke. The sets are spelt out here, because a Python release must not move a boundary.
+lower case after a full stop (SB8), within initials (SB7) and within what a wide full stop is part
+of (SB6). Narrower than it: ASCII terminators need white space behind them, so that "3.14", "a.b"
+and "?q=1" stay whole, a short list of abbreviations does not end a sentence, a Japanese quotation
+goes on with the particle that says who spoke, and a leading number keeps its wide full stop. The
+sets are spelt out here, because a Python release must not move a boundary.
 """
 
 from __future__ import annotations
@@ -13,10 +14,18 @@ import re
 
 FULL_STOPS = frozenset(".․…")  # white space must follow, and no lower case behind it
 MARKS = frozenset("!?؟۔।॥‼⁇⁈⁉")  # white space must follow
-WIDE_MARKS = frozenset("。！？｡．")  # end a sentence by themselves
+WIDE_STOP = "．"  # unless it stands within a number or an address
+WIDE_MARKS = frozenset("。！？｡" + WIDE_STOP)  # end a sentence by themselves
 TERMINATORS = FULL_STOPS | MARKS | WIDE_MARKS
-CLOSERS = frozenset("\"'`*_)]}»”’›」』）】》〉〕］｝")
-CONTINUERS = frozenset(",;:-–—、，；：" + ")]}」』）】》〉")
+CLOSERS = frozenset("\"'`*_)]}»”’›」』）】》〉〕］｝｣〗〙〛〟｠")
+CONTINUERS = frozenset(",;:-–—、，；：" + ")]}」』）】》〉｣〗〙〛｠")
+# Behind a terminator these change nothing (SB5): variation selectors, joiners, combining marks.
+TRANSPARENT = frozenset(
+    map(
+        chr,
+        [*range(0x0300, 0x0370), *range(0x200B, 0x200E), 0x2060, *range(0xFE00, 0xFE10), 0xFEFF],
+    )
+)
 SPACES = frozenset(
     "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007"
     "\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
@@ -33,7 +42,7 @@ ABBREVIATIONS = frozenset({
 })
 BEFORE_NUMBERS = frozenset({"no", "nos", "p", "ch", "sec", "art", "ex", "v", "ver"})
 # fmt: on
-_QUOTES_OF_JAPANESE = frozenset("」』")
+_QUOTES_OF_JAPANESE = frozenset("」』｣")
 _INITIALS = re.compile(r"[A-Z](\.[A-Z])*")  # "J", "U.S"
 _WORD_MAX = 12
 # Words, blanks, and signs that are none of those above: behind no terminator they make no boundary.
@@ -45,6 +54,13 @@ def is_lower(char: str) -> bool:
     if char <= "z":
         return char >= "a"
     return (char < "\u0530" or "\u1e00" <= char < "\u2000") and char.islower()
+
+
+def is_narrow(char: str) -> bool:
+    """A Latin letter of English or a digit, also in full width."""
+    if char > "~":
+        char = chr(max(ord(char) - 0xFEE0, 0))
+    return "0" <= char <= "9" or "a" <= char <= "z" or "A" <= char <= "Z"
 
 
 def goes_on(char: str) -> bool:
@@ -60,6 +76,8 @@ class SentenceEnd:
         "_after_space",
         "_before_number",
         "_digit_before",
+        "_narrow_before",
+        "_numbered",
         "_terminator",
         "_word",
     )
@@ -71,17 +89,23 @@ class SentenceEnd:
         self._digit_before = False
         self._before_number = False  # "No." goes on where a digit follows
         self._after_quote = False  # a Japanese one, behind the terminator
+        self._narrow_before = False
+        self._numbered = True  # only digits so far, such as a heading's number
 
     @property
     def ended_for_certain(self) -> bool:
         """Whether a text cut here ends the sentence: not where a number's digits may follow."""
+        if self._terminator == WIDE_STOP:
+            return not self._numbered and (not self._narrow_before or self._after_space)
         number = self._digit_before and self._terminator in FULL_STOPS and not self._after_space
         return self._terminator != "" and not number
 
     def starts_another(self, char: str) -> bool:
         """Whether this character, no white space, begins a new sentence. Changes nothing."""
         mark = self._terminator
-        if not mark or char in CONTINUERS or char in TERMINATORS:
+        if not mark or char in CONTINUERS or char in TERMINATORS or char in TRANSPARENT:
+            return False
+        if mark == WIDE_STOP and self._goes_on_behind_stop(char):
             return False
         if mark in WIDE_MARKS:
             quoted = self._after_quote and char == "と"  # the particle says who said it
@@ -92,6 +116,10 @@ class SentenceEnd:
             return False
         return not (mark in FULL_STOPS and is_lower(char))
 
+    def _goes_on_behind_stop(self, char: str) -> bool:
+        within = self._narrow_before and not self._after_space and is_narrow(char)
+        return self._numbered or within
+
     def read(self, char: str) -> None:
         """Take the sentence's next character."""
         if char in SPACES:
@@ -99,12 +127,16 @@ class SentenceEnd:
             self._word = ""
         elif char in TERMINATORS:
             self._read_terminator(char)
+        elif self._terminator and char in TRANSPARENT:
+            return
         elif self._terminator and char in CLOSERS and not self._after_space:
             self._after_quote = char in _QUOTES_OF_JAPANESE
         else:
             self._terminator = ""
             self._after_space = False
             self._digit_before = "0" <= char <= "9"
+            self._narrow_before = is_narrow(char)
+            self._numbered = self._numbered and (self._digit_before or "０" <= char <= "９")
             self._word = "" if char in CLOSERS or char == "(" else (self._word + char)[-_WORD_MAX:]
 
     def pass_over(self, text: str, first: int) -> int:
@@ -117,6 +149,8 @@ class SentenceEnd:
         self._word = (word if blank else self._word + run)[-_WORD_MAX:]
         if spoken := run.rstrip(" "):
             self._digit_before = "0" <= spoken[-1] <= "9"
+            self._narrow_before = is_narrow(spoken[-1])
+            self._numbered = self._numbered and spoken.replace(" ", "").isdigit()
         return plain.end()
 
     def copy(self) -> SentenceEnd:
@@ -125,6 +159,7 @@ class SentenceEnd:
         twin._word, twin._terminator = self._word, self._terminator
         twin._after_space, twin._digit_before = self._after_space, self._digit_before
         twin._before_number, twin._after_quote = self._before_number, self._after_quote
+        twin._narrow_before, twin._numbered = self._narrow_before, self._numbered
         return twin
 
     def _read_terminator(self, char: str) -> None:
