@@ -18,7 +18,7 @@ from api.inference import idempotency
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order
 from api.tables import api_keys
-from billing import catalogue, retention
+from billing import catalogue, lineages, retention
 from billing.gate import HoldGate
 from billing.ledger.accounts import lock_tenant
 from billing.review_items import Delivery
@@ -100,14 +100,15 @@ class Admission:
                 earlier = idempotency.claimed_by(connection, tenant_id, order.route, key)
                 if earlier is not None:
                     return Replay(earlier)
+            lineage_id = lineages.of_key(connection, principal.key_id)
             for _ in range(order.choices):
-                rates.count(connection, principal.key_id, self.requests_per_minute, now)
+                rates.count(connection, lineage_id, self.requests_per_minute, now)
             asking = _ASKING.one(connection, {"tenant_id": tenant_id, "key_id": principal.key_id})
             if asking.suspended:
                 raise TenantSuspended("this tenant is suspended")
             held = asking.review_opt_in and asking.review_delivery == Delivery.HELD
             tariff = catalogue.tariff_in_force(connection, tenant_id, now)
-            limited = limits.applying(connection, tenant_id, principal.key_id)
+            limited = limits.applying(connection, tenant_id, lineage_id)
             request_id = f"req_{uuid_utils.uuid7().hex}"
             ceiling = order.max_cost_nano
             usages = [
