@@ -103,11 +103,41 @@ def applying(connection: Connection, tenant_id: str, lineage_id: str) -> list[Li
     return [each if each.subject == TENANT else replace(each, subject=lineage_id) for each in found]
 
 
+def check_order(found: list[Limits], *, choices: int, input_tokens: int, max_tokens: int) -> None:
+    """Raise InvalidParameter for an order that no minute would ever let through as a whole.
+
+    Each choice is a request with `max_tokens` of its own; the prompt counts once.
+    """
+    wanted = input_tokens + choices * max_tokens
+    for each in found:
+        for allowed, per in (
+            (each.concurrency, "at once"),
+            (each.requests_per_minute, "a minute"),
+        ):
+            if allowed is not None:
+                check_choices(choices, allowed, per)
+        if each.tokens_per_minute is not None and wanted > each.tokens_per_minute:
+            asked = "max_tokens" if choices == 1 else f"max_tokens for each of {choices} choices"
+            raise InvalidParameter(
+                f"prompt and {asked} come to {wanted} tokens; {each.tokens_per_minute} a minute "
+                "are allowed",
+                "max_tokens",
+            )
+
+
+def check_choices(choices: int, allowed: int, per: str) -> None:
+    """Raise InvalidParameter for more choices than a limit on requests ever lets through."""
+    if choices > allowed:
+        raise InvalidParameter(
+            f"n is {choices}, and each choice is a request; {allowed} {per} are allowed", "n"
+        )
+
+
 def check(connection: Connection, found: list[Limits], asked: AdmittedRequest) -> None:
     """Let a request pass every limit or raise RateLimited, changing nothing.
 
-    The caller holds the tenant's lock and has not stored the request yet. Raises InvalidParameter
-    for one that no minute would ever let through.
+    The caller holds the tenant's lock, has not stored the request yet, and has asked `check_order`
+    about all of its order.
     """
     for each in found:
         _concurrency(connection, each, asked)
@@ -144,12 +174,6 @@ def _tokens(connection: Connection, limit: Limits, asked: AdmittedRequest) -> No
     if limit.tokens_per_minute is None:
         return
     wanted = asked.input_tokens + asked.max_tokens
-    if wanted > limit.tokens_per_minute:
-        raise InvalidParameter(
-            f"prompt and max_tokens come to {wanted} tokens; {limit.tokens_per_minute} a minute "
-            "are allowed",
-            "max_tokens",
-        )
     reserved = connection.scalar(
         _of(select(func.sum(requests.c.input_tokens + requests.c.max_tokens)), limit, asked).where(
             requests.c.status.in_(_LIVE)

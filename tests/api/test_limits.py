@@ -12,7 +12,7 @@ import pytest
 from api_cases import NOW_US, HeldClock, House, make_house
 from billing_cases import summary
 from metering_cases import INFO
-from sqlalchemy import Engine, insert, update
+from sqlalchemy import Engine, func, insert, select, update
 
 from api import keys, limits, projects, tenants
 from api.admission import Admission, Replay
@@ -21,6 +21,7 @@ from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order
 from api.limits import Limits
 from api.roles import Principal, Role
+from api.tables import rate_windows
 from billing import catalogue
 from billing.gate import HoldGate
 from billing.ledger import credits
@@ -57,6 +58,7 @@ class Door:
         max_tokens: int = 10,
         key: IdempotencyKey | None = None,
         key_id: str | None = None,
+        choices: int = 1,
     ) -> str:
         key_id = key_id or self.house.key_ids[role]
         principal = Principal(key_id, self.house.tenant_id, role, False)
@@ -73,12 +75,13 @@ class Door:
             deadline_ms=None,
             end_user="ann",
             tags={"team": "red"},
+            choices=choices,
         )
         admitted = self.admission.admit(principal, order, key)
         if isinstance(admitted, Replay):
             return admitted.request_id
-        (one,) = admitted
-        return one.usage.id
+        assert len(admitted) == choices
+        return admitted[0].usage.id
 
     def end(self, request_id: str, at_us: int, *, joules: float = 1) -> None:
         with transaction(self.database) as connection:
@@ -279,6 +282,41 @@ def test_a_keys_project_end_user_and_tags_stay_with_the_request(door: Door) -> N
     assert row is not None
     found: Any = (row.project_id, row.end_user, row.tags)
     assert found == (project.id, "ann", {"team": "red"})
+
+
+@pytest.mark.parametrize(
+    ("limit", "parameter"),
+    [
+        ({"concurrency": 3}, "n"),
+        ({"requests_per_minute": 3}, "n"),
+        ({"tokens_per_minute": 50}, "max_tokens"),
+    ],
+)
+@pytest.mark.parametrize("of_key", [False, True])
+def test_an_order_that_no_minute_admits_is_told_so_and_one_that_just_fits_passes(
+    door: Door, limit: dict[str, int], parameter: str, of_key: bool
+) -> None:
+    """Given limits of three choices: the prompt's 20 tokens, and 10 for each."""
+    put(door, door.house.key_ids[Role.DEVELOPER] if of_key else limits.TENANT, **limit)
+    with pytest.raises(InvalidParameter) as refusal:
+        door.admit(choices=4)
+    assert refusal.value.parameter == parameter
+    with snapshot(door.database) as connection:
+        assert connection.scalar(select(func.count()).select_from(requests)) == 0
+        assert connection.scalar(select(func.count()).select_from(rate_windows)) == 0
+    door.admit(choices=3)
+    with pytest.raises(RateLimited):
+        door.admit(choices=1)
+
+
+def test_more_choices_than_a_keys_rate_are_no_matter_of_waiting(door: Door) -> None:
+    door.admission = replace(door.admission, requests_per_minute=3)
+    with pytest.raises(InvalidParameter, match="3 a minute") as refusal:
+        door.admit(choices=4)
+    assert refusal.value.parameter == "n"
+    door.admit(choices=3)
+    with pytest.raises(RateLimited):
+        door.admit(choices=1)
 
 
 def test_lifting_a_limit_lifts_it(door: Door) -> None:
