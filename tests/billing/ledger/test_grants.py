@@ -305,7 +305,11 @@ def test_a_refund_returns_where_it_came_from_and_is_signed(
         assert correct(2_500, "ticket-1") == 2_500
         assert correct(2_500, "ticket-1") == 0  # once per reference
         assert paid_by(connection, "req_1")[1:] == [("credit", 2_500), ("receivable", 0)]
-        with pytest.raises(NothingToReverse):
+        for other in (2_499, 2_501, 3_501):
+            with pytest.raises(TransferConflict, match=r"ticket-1 gave back 0\.0000025 USD before"):
+                correct(other, "ticket-1")
+        assert correct(None, "ticket-1") == 0
+        with pytest.raises(NothingToReverse, match=r"req_1 has 0\.0000035 USD left to refund"):
             correct(3_501, "ticket-2")
         assert correct(None, "ticket-3") == 3_500
         with pytest.raises(NothingToReverse):
