@@ -147,6 +147,22 @@ def test_a_grant_counts_once_whatever_is_retried(database: Engine, at: dict[str,
         assert left(connection) == {"once": 7}
 
 
+def test_a_grant_repeated_after_its_expiry_is_still_the_same_grant(
+    database: Engine, at: dict[str, int]
+) -> None:
+    with transaction(database) as connection:
+        add_tenant(connection, credit="0")
+        term = {"expires_at_us": at["us"] + DAY_US}
+        assert grants.issue(connection, "ten_1", 7, "once", **term)
+        at["us"] += 2 * DAY_US
+        assert not grants.issue(connection, "ten_1", 7, "once", **term)
+        for nano, terms in ((8, term), (7, {"expires_at_us": term["expires_at_us"] - 1})):
+            with pytest.raises(TransferConflict):
+                grants.issue(connection, "ten_1", nano, "once", **terms)
+        with pytest.raises(InvalidGrant):
+            grants.issue(connection, "ten_1", 7, "twice", **term)
+
+
 def test_credit_granted_for_later_pays_nothing_before(database: Engine, at: dict[str, int]) -> None:
     with transaction(database) as connection:
         add_tenant(connection, credit="0")
