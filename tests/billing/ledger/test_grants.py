@@ -30,10 +30,13 @@ from billing.errors import (
     TransferConflict,
 )
 from billing.gate import HoldGate
-from billing.ledger import alerts, credits, grants, holds, terms
+from billing.ledger import alerts, credits, funding, grants, holds, terms
 from billing.ledger import balances as tenant_balances
+from billing.ledger.accounts import AccountKind
+from billing.ledger.funding import ByAccount
 from billing.money import NANO
 from billing.reconciliation import reconcile
+from billing.tables import transfers
 from metering import clock
 from metering.database import snapshot, transaction
 
@@ -339,6 +342,52 @@ def test_a_refund_returns_where_it_came_from_and_is_signed(
             if "adjust" in found.check or "refund" in found.check or "receipt" in found.check
         ]
         assert signed == []
+
+
+def test_no_reference_of_a_refund_is_anothers_with_its_account(
+    database: Engine, tmp_path: Path, at: dict[str, int]
+) -> None:
+    """Nor is an earlier booking made again, whose transfers were named with a colon."""
+    settler = settlement(tmp_path)
+    with transaction(database) as connection:
+        settler._signer.register(connection)
+        add_tenant(connection, credit="1", pays=tariff())
+        grants.issue(connection, "ten_1", 1_000, "gift", promotional=True, priority=1)
+        request = add_request(connection)
+        HoldGate(lookahead_tokens=10).admit(connection, request, expires_at_us=FAR_US)
+        ended(connection, settler, summary())
+
+        def correct(nano: int, reference: str) -> int:
+            return refunds.correct(
+                connection,
+                settler._signer,
+                tenant_id="ten_1",
+                request_id="req_1",
+                amount_nano=nano,
+                reference=reference,
+                reason="counted twice",
+            )
+
+        assert correct(100, "a:promotional") == 100
+        assert correct(5_200, "a") == 5_200  # 4,900 from credit, and 300 from the gift
+        assert balances(connection)["promotional"] == 300
+        square(connection)
+        names = funding.names
+
+        def with_colons(cause: str, parts: ByAccount) -> list[tuple[str, AccountKind, int]]:
+            return [
+                (f"{cause}:{kind}" if name != cause else name, kind, amount)
+                for name, kind, amount in names(cause, parts)
+            ]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(funding, "names", with_colons)
+            assert correct(400, "earlier") == 400
+        assert "req_1/correction/earlier:promotional" in connection.scalars(select(transfers.c.id))
+        assert correct(400, "earlier") == 0
+        with pytest.raises(TransferConflict):
+            correct(300, "earlier")
+        square(connection)
 
 
 @pytest.mark.parametrize(
