@@ -18,7 +18,7 @@ from api.inference import idempotency
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order
 from api.tables import api_keys
-from billing import catalogue, retention
+from billing import catalogue, lineages, retention
 from billing.gate import HoldGate
 from billing.ledger.accounts import lock_tenant
 from billing.review_items import Delivery
@@ -79,7 +79,8 @@ class Admission:
 
         Raises RateLimited, TenantSuspended, InsufficientCredit, BudgetExhausted,
         CostCeilingTooLow, NoTariff, IdempotencyMismatch, Conflict for the replay of what was
-        erased, or InvalidParameter for more tokens than a minute allows; nothing was changed then.
+        erased, or InvalidParameter for more tokens or choices than a minute ever allows; nothing
+        was changed then.
         """
         try:
             return self._admit(principal, order, key)
@@ -100,14 +101,23 @@ class Admission:
                 earlier = idempotency.claimed_by(connection, tenant_id, order.route, key)
                 if earlier is not None:
                     return Replay(earlier)
+            lineage_id = lineages.of_key(connection, principal.key_id)
+            limited = limits.applying(connection, tenant_id, lineage_id)
+            # All of the order before any of it is counted: waiting would not help.
+            limits.check_choices(order.choices, self.requests_per_minute, "a minute")
+            limits.check_order(
+                limited,
+                choices=order.choices,
+                input_tokens=len(order.input_ids),
+                max_tokens=order.max_tokens,
+            )
             for _ in range(order.choices):
-                rates.count(connection, principal.key_id, self.requests_per_minute, now)
+                rates.count(connection, lineage_id, self.requests_per_minute, now)
             asking = _ASKING.one(connection, {"tenant_id": tenant_id, "key_id": principal.key_id})
             if asking.suspended:
                 raise TenantSuspended("this tenant is suspended")
             held = asking.review_opt_in and asking.review_delivery == Delivery.HELD
             tariff = catalogue.tariff_in_force(connection, tenant_id, now)
-            limited = limits.applying(connection, tenant_id, principal.key_id)
             request_id = f"req_{uuid_utils.uuid7().hex}"
             ceiling = order.max_cost_nano
             usages = [

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, text, update
 
-from api import key_format, tenants
+from api import key_format, projects, tenants
 from api.errors import (
     Conflict,
     ExpiredKey,
@@ -21,7 +21,7 @@ from api.errors import (
 from api.key_format import KeyText
 from api.roles import Principal, Role
 from api.tables import api_keys
-from billing import reviewers
+from billing import lineages
 from metering import clock
 from metering.prepared import Prepared
 
@@ -206,7 +206,8 @@ def revoke(connection: Connection, key_id: str) -> Key:
 def rotate(connection: Connection, key_id: str, *, overlap_s: int) -> IssuedKey:
     """Issue a successor with the same rights and lifetime; the old key lives `overlap_s` longer.
 
-    Raises NotFound, Conflict for a dead key, InvalidParameter for an overlap out of range.
+    Both count in the same budgets, limits and rate. Raises NotFound, Conflict for a dead key or
+    one of an archived project, InvalidParameter for an overlap out of range.
     """
     if not 0 <= overlap_s <= OVERLAP_S_MAX:
         raise InvalidParameter(f"overlap_s must be from 0 to {OVERLAP_S_MAX}", "overlap_s")
@@ -214,6 +215,10 @@ def rotate(connection: Connection, key_id: str, *, overlap_s: int) -> IssuedKey:
     old = _locked(connection, key_id)
     if old.revoked_at_us is not None or old.expired(now_us):
         raise Conflict("a revoked or expired key can't be rotated; create a new one")
+    if old.project_id is not None and old.tenant_id is not None:
+        project = projects.require(connection, old.tenant_id, old.project_id)
+        if project.archived_at_us is not None:
+            raise Conflict("this key's project is archived; put the key into another, or into none")
     lifetime_us = None
     if old.expires_at_us is not None:
         lifetime_us = min(old.expires_at_us - old.created_at_us, LIFETIME_DAYS_MAX * DAY_US)
@@ -226,8 +231,7 @@ def rotate(connection: Connection, key_id: str, *, overlap_s: int) -> IssuedKey:
         expires_at_us=None if lifetime_us is None else now_us + lifetime_us,
         project_id=old.project_id,
     )
-    if not old.role.of_tenant:
-        reviewers.succeed(connection, key_id, successor.key.id)
+    lineages.succeed(connection, key_id, successor.key.id)
     ends_us = now_us + overlap_s * 1_000_000
     connection.execute(
         update(api_keys)

@@ -36,7 +36,7 @@ limits = Table(
     "limits",
     metadata,
     Column("tenant_id", Id, ForeignKey(tenants.c.id), primary_key=True),
-    Column("subject", Id, primary_key=True),  # a key's id, or "tenant" for all of its keys
+    Column("subject", Id, primary_key=True),  # a lineage of keys, or "tenant" for all of its keys
     Column("requests_per_minute", Integer),
     Column("tokens_per_minute", BigInteger),
     Column("joules_per_minute", BigInteger),

@@ -9,13 +9,14 @@ lock, so parallel admissions can't pass a limit together and no counter can leak
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, RowMapping, Select, bindparam, func, select, update
+from sqlalchemy import Connection, RowMapping, Select, bindparam, delete, func, or_, select, update
 
 from api.errors import InvalidParameter, RateLimited
 from api.limit_tables import limits
+from billing import lineages
 from billing.rows import insert_once
 from metering import clock
 from metering.energy.provenance import SHOWN_STEP_UJ
@@ -34,7 +35,7 @@ _LIVE = [status.value for status in LIVE_STATUSES]
 class Limits:
     """What one subject may do; null is no limit of this kind."""
 
-    subject: str  # a key's id, or "tenant"
+    subject: str  # a key's id, for all keys of its lineage together, or "tenant"
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     joules_per_minute: int | None = None
@@ -42,7 +43,10 @@ class Limits:
 
 
 def put(connection: Connection, tenant_id: str, wanted: Limits) -> Limits:
-    """Replace a subject's limits. Whether the key is this tenant's is for the caller to check."""
+    """Replace the limits of the tenant, or of a key's lineage.
+
+    Whether the key is this tenant's is for the caller to check.
+    """
     values = {
         "requests_per_minute": wanted.requests_per_minute,
         "tokens_per_minute": wanted.tokens_per_minute,
@@ -52,46 +56,88 @@ def put(connection: Connection, tenant_id: str, wanted: Limits) -> Limits:
     if any(value is not None and value < 1 for value in values.values()):
         raise InvalidParameter("a limit is at least 1; null is none")
     now = clock.now_us()
-    row = {"tenant_id": tenant_id, "subject": wanted.subject, "changed_at_us": now, **values}
+    subject = _lineage(connection, wanted.subject)
+    row = {"tenant_id": tenant_id, "subject": subject, "changed_at_us": now, **values}
     if not insert_once(connection, limits, row):
         connection.execute(
             update(limits)
-            .where(limits.c.tenant_id == tenant_id, limits.c.subject == wanted.subject)
+            .where(limits.c.tenant_id == tenant_id, limits.c.subject == subject)
             .values(changed_at_us=now, **values)
         )
-    return wanted
+    # What was put on a successor before its lineage was known is replaced too.
+    connection.execute(
+        delete(limits).where(
+            limits.c.tenant_id == tenant_id,
+            limits.c.subject != subject,
+            lineages.lineage_of(limits.c.subject) == subject,
+        )
+    )
+    return _shown(connection, wanted)
 
 
 def listing(connection: Connection, tenant_id: str) -> list[Limits]:
-    """Every subject's limits, the tenant's own among them."""
+    """Every subject's limits, the tenant's own among them; a lineage's under its newest key."""
     rows = connection.execute(
         select(limits).where(limits.c.tenant_id == tenant_id).order_by(limits.c.subject)
     )
-    return [_limits(row) for row in rows.mappings()]
+    return [_shown(connection, _limits(row)) for row in rows.mappings()]
 
 
 _APPLYING = Prepared(
     select(limits)
     .where(
         limits.c.tenant_id == bindparam("tenant_id"),
-        limits.c.subject.in_(bindparam("subjects", expanding=True)),
+        or_(
+            limits.c.subject == TENANT,
+            lineages.lineage_of(limits.c.subject) == bindparam("lineage_id"),
+        ),
     )
-    .order_by(limits.c.subject != TENANT),
-    listed="subjects",
+    .order_by(limits.c.subject != TENANT)
 )
 
 
-def applying(connection: Connection, tenant_id: str, key_id: str) -> list[Limits]:
-    """The limits that a request of this key is under: the tenant's, then its own."""
-    rows = _APPLYING.rows(connection, {"tenant_id": tenant_id, "subjects": [TENANT, key_id]})
-    return [_limits(row._asdict()) for row in rows]
+def applying(connection: Connection, tenant_id: str, lineage_id: str) -> list[Limits]:
+    """The limits that a request of a lineage's keys is under: the tenant's, then its own."""
+    rows = _APPLYING.rows(connection, {"tenant_id": tenant_id, "lineage_id": lineage_id})
+    found = [_limits(row._asdict()) for row in rows]
+    return [each if each.subject == TENANT else replace(each, subject=lineage_id) for each in found]
+
+
+def check_order(found: list[Limits], *, choices: int, input_tokens: int, max_tokens: int) -> None:
+    """Raise InvalidParameter for an order that no minute would ever let through as a whole.
+
+    Each choice is a request with `max_tokens` of its own; the prompt counts once.
+    """
+    wanted = input_tokens + choices * max_tokens
+    for each in found:
+        for allowed, per in (
+            (each.concurrency, "at once"),
+            (each.requests_per_minute, "a minute"),
+        ):
+            if allowed is not None:
+                check_choices(choices, allowed, per)
+        if each.tokens_per_minute is not None and wanted > each.tokens_per_minute:
+            asked = "max_tokens" if choices == 1 else f"max_tokens for each of {choices} choices"
+            raise InvalidParameter(
+                f"prompt and {asked} come to {wanted} tokens; {each.tokens_per_minute} a minute "
+                "are allowed",
+                "max_tokens",
+            )
+
+
+def check_choices(choices: int, allowed: int, per: str) -> None:
+    """Raise InvalidParameter for more choices than a limit on requests ever lets through."""
+    if choices > allowed:
+        raise InvalidParameter(
+            f"n is {choices}, and each choice is a request; {allowed} {per} are allowed", "n"
+        )
 
 
 def check(connection: Connection, found: list[Limits], asked: AdmittedRequest) -> None:
     """Let a request pass every limit or raise RateLimited, changing nothing.
 
-    The caller holds the tenant's lock and has not stored the request yet. Raises InvalidParameter
-    for one that no minute would ever let through.
+    The caller holds the tenant's lock, has not stored the request yet, and has asked `check_order`
+    about all of its order.
     """
     for each in found:
         _concurrency(connection, each, asked)
@@ -128,12 +174,6 @@ def _tokens(connection: Connection, limit: Limits, asked: AdmittedRequest) -> No
     if limit.tokens_per_minute is None:
         return
     wanted = asked.input_tokens + asked.max_tokens
-    if wanted > limit.tokens_per_minute:
-        raise InvalidParameter(
-            f"prompt and max_tokens come to {wanted} tokens; {limit.tokens_per_minute} a minute "
-            "are allowed",
-            "max_tokens",
-        )
     reserved = connection.scalar(
         _of(select(func.sum(requests.c.input_tokens + requests.c.max_tokens)), limit, asked).where(
             requests.c.status.in_(_LIVE)
@@ -197,9 +237,25 @@ def _refuse(
     raise RateLimited(allowed if shown is None else shown, _seconds(wait_us), unit=unit)
 
 
+def _lineage(connection: Connection, subject: str) -> str:
+    return subject if subject == TENANT else lineages.of_key(connection, subject)
+
+
+def _shown(connection: Connection, found: Limits) -> Limits:
+    if found.subject == TENANT:
+        return found
+    return replace(found, subject=lineages.newest(connection, found.subject))
+
+
+def _counted(query: AnyQuery, limit: Limits) -> AnyQuery:
+    if limit.subject == TENANT:
+        return query
+    return query.where(requests.c.key_id.in_(lineages.members(limit.subject)))
+
+
 def _of(query: AnyQuery, limit: Limits, asked: AdmittedRequest) -> AnyQuery:
     query = query.where(requests.c.tenant_id == asked.tenant_id, requests.c.route != OUTSIDE)
-    return query if limit.subject == TENANT else query.where(requests.c.key_id == limit.subject)
+    return _counted(query, limit)
 
 
 def _ended(query: AnyQuery, limit: Limits, asked: AdmittedRequest) -> AnyQuery:
@@ -214,7 +270,7 @@ def _ended(query: AnyQuery, limit: Limits, asked: AdmittedRequest) -> AnyQuery:
     query = query.join(requests, requests.c.id == summary.request_id).where(
         requests.c.route != OUTSIDE
     )
-    return query if limit.subject == TENANT else query.where(requests.c.key_id == limit.subject)
+    return _counted(query, limit)
 
 
 def _seconds(wait_us: int) -> int:

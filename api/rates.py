@@ -1,4 +1,4 @@
-"""The rate limit of a key: counted in the database, so that it holds across processes.
+"""The rate limit of a lineage of keys: counted in the database, so that it holds across processes.
 
 A sliding window of a minute, from two counts: this minute's, and the share of the last one's that
 the window still covers. The count and its check are one statement, so parallel requests can't
@@ -44,22 +44,22 @@ def policy(limit: int, unit: str = "requests") -> str:
     return f'"{unit}";q={limit}{window}'
 
 
-def count(connection: Connection, key_id: str, limit: int, now_us: int) -> Allowance:
-    """Count one of a key's `limit` requests a minute. Raises RateLimited, counting nothing.
+def count(connection: Connection, lineage_id: str, limit: int, now_us: int) -> Allowance:
+    """Count one of a lineage's `limit` requests a minute. Raises RateLimited, counting nothing.
 
     It counts within the caller's transaction: one that is rolled back was not a request.
     """
     minute, elapsed_us = divmod(now_us, MINUTE_US)
-    before = _counted(connection, key_id, minute - 1)
+    before = _counted(connection, lineage_id, minute - 1)
     # The last minute's requests that still lie in the window, rounded up.
     carried = -(-before * (MINUTE_US - elapsed_us) // MINUTE_US)
-    used = _increment(connection, key_id, minute, at_most=limit - carried)
+    used = _increment(connection, lineage_id, minute, at_most=limit - carried)
     if used is None:
-        current = _counted(connection, key_id, minute)
+        current = _counted(connection, lineage_id, minute)
         wait_us = _wait_us(limit, before, current, elapsed_us)
         raise RateLimited(limit, max(1, math.ceil(wait_us / 1_000_000)))
     if used == 1:
-        _FORGET.run(connection, {"of_key": key_id, "before": minute - 1})
+        _FORGET.run(connection, {"of_key": lineage_id, "before": minute - 1})
     reset_s = math.ceil((MINUTE_US - elapsed_us) / 1_000_000)
     return Allowance(limit, max(0, limit - carried - used), reset_s)
 

@@ -54,11 +54,11 @@ idempotency_keys = Table(
     Column("created_at_us", BigInteger, nullable=False),
 )
 
-# Admissions of the last minutes, per key: the rate limit, right across processes.
+# Admissions of the last minutes, per lineage of keys: the rate limit, right across processes.
 rate_windows = Table(
     "rate_windows",
     metadata,
-    Column("key_id", Id, ForeignKey(api_keys.c.id), primary_key=True),
+    Column("key_id", Id, ForeignKey(api_keys.c.id), primary_key=True),  # the first of a lineage
     Column("minute", BigInteger, primary_key=True),  # epoch minutes
     Column("requests", Integer, nullable=False),
 )

@@ -8,7 +8,7 @@ admitted, however long it runs. Everything here runs under the tenant's lock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -16,6 +16,7 @@ import msgspec
 import uuid_utils
 from sqlalchemy import Connection, Select, and_, bindparam, func, insert, or_, select, update
 
+from billing import lineages
 from billing.budget_windows import Period, Window, window_beside
 from billing.credit_tables import budget_reservations, budget_windows, budgets
 from billing.errors import BudgetExhausted, InvalidBudget, UnknownBudget
@@ -32,7 +33,10 @@ ALERTS_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """One budget. `scope_id` names a key or a project; null is all of the tenant."""
+    """One budget. `scope_id` names a key or a project; null is all of the tenant.
+
+    A key's budget is that of all keys of its lineage together.
+    """
 
     id: str
     tenant_id: str
@@ -128,7 +132,7 @@ def standings(connection: Connection, tenant_id: str, at_us: int) -> list[Standi
     """Every open budget of a tenant, oldest first, as it stands at a moment. Changes nothing."""
     query = _open(tenant_id).order_by(budgets.c.created_at_us, budgets.c.id)
     zone = _zone(connection, tenant_id)
-    found = [_budget(row) for row in connection.execute(query)]
+    found = [_shown(connection, _budget(row)) for row in connection.execute(query)]
     return [_standing(connection, each, at_us, zone) for each in found]
 
 
@@ -139,14 +143,18 @@ def standing(connection: Connection, tenant_id: str, budget_id: str, at_us: int)
     ).one_or_none()
     if row is None:
         raise UnknownBudget(f"no budget {budget_id!r}")
-    return _standing(connection, _budget(row), at_us, _zone(connection, tenant_id))
+    shown = _shown(connection, _budget(row))
+    return _standing(connection, shown, at_us, _zone(connection, tenant_id))
 
 
 _OWN = budget_reservations.c.request_id == bindparam("request_id")
 _KEPT = select(budget_reservations.c.budget_id).where(_OWN)
 _COUNTS = or_(
     budgets.c.scope == "tenant",
-    and_(budgets.c.scope == "key", budgets.c.scope_id == requests.c.key_id),
+    and_(
+        budgets.c.scope == "key",
+        lineages.lineage_of(budgets.c.scope_id) == lineages.lineage_of(requests.c.key_id),
+    ),
     and_(budgets.c.scope == "project", budgets.c.scope_id == requests.c.project_id),
 )
 _APPLYING = Prepared(
@@ -303,7 +311,7 @@ def _alert(connection: Connection, standing: Standing, spent_nano: int) -> None:
             {
                 "budget_id": budget.id,
                 "scope": budget.scope,
-                "scope_id": budget.scope_id,
+                "scope_id": _shown(connection, budget).scope_id,
                 "kind": budget.kind,
                 "threshold_pct": passed[-1],
                 "limit": format_nano(budget.limit_nano),
@@ -330,6 +338,13 @@ def _standing(connection: Connection, budget: Budget, at_us: int, zone: ZoneInfo
 def _counted(budget: Budget, row: Any) -> Standing:
     window = Window(row.start_us, row.end_us)
     return Standing(budget, window, row.spent_nano, row.reserved_nano)
+
+
+def _shown(connection: Connection, budget: Budget) -> Budget:
+    """A key's budget under the newest key of its lineage."""
+    if budget.scope != "key" or budget.scope_id is None:
+        return budget
+    return replace(budget, scope_id=lineages.newest(connection, budget.scope_id))
 
 
 def _open(tenant_id: str) -> Select[*tuple[Any, ...]]:

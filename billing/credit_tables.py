@@ -1,4 +1,4 @@
-"""Tables of grants, postpaid terms and budgets, and of what paid for each hold.
+"""Tables of grants, postpaid terms, budgets and whose they are, and of what paid for each hold.
 
 They belong to `billing.tables.metadata`. Amounts are BIGINT of 10^-9 currency units.
 """
@@ -111,6 +111,16 @@ budget_reservations = Table(
     CheckConstraint("reserved_nano >= 0 AND spent_nano >= 0", name="non_negative"),
 )
 Index("ix_budget_reservations_budget", budget_reservations.c.budget_id)
+
+# A lineage has the id of its first key, which has no row here; whoever rotates a key goes on in it.
+key_lineages = Table(
+    "key_lineages",
+    metadata,
+    Column("key_id", Id, primary_key=True),
+    Column("lineage_id", Id, nullable=False),
+    Column("position", Integer, nullable=False),  # from 1, in the order of rotation
+)
+Index("ix_key_lineages_lineage", key_lineages.c.lineage_id, key_lineages.c.position)
 
 # The outbox: what tenants are told, written with the change it speaks of.
 notices = Table(

@@ -9,10 +9,11 @@ from __future__ import annotations
 from sqlalchemy import Connection, func, select
 
 from billing import budgets, receipts
-from billing.errors import InvalidAmount, NothingToReverse
+from billing.errors import InvalidAmount, NothingToReverse, TransferConflict
 from billing.ledger import alerts, funding
 from billing.ledger.accounts import Account, AccountKind, lock_tenant
 from billing.ledger.posting import Transfer, TransferKind, post
+from billing.money import format_nano
 from billing.signing import Signer
 from billing.tables import receipts as receipts_table
 from billing.tables import transfers
@@ -76,8 +77,9 @@ def correct(
 ) -> int:
     """Give back a part of a charge, or all of it, and sign the adjustment; what was given back.
 
-    Once per reference: the same again gives back nothing. Raises InvalidAmount, or NothingToReverse
-    when the request has no receipt of this tenant, or paid less than that.
+    Once per reference: the same again gives back nothing. Raises InvalidAmount, TransferConflict
+    when the reference gave back another amount, or NothingToReverse when the request has no receipt
+    of this tenant, or paid less than that.
     """
     row = connection.execute(
         select(receipts_table.c.currency).where(
@@ -88,15 +90,23 @@ def correct(
         raise NothingToReverse(f"{request_id} has no charge of this tenant")
     lock_tenant(connection, tenant_id, row.currency)
     cause = f"{request_id}/correction/{reference}"
-    booked = select(transfers.c.id).where(transfers.c.transaction_id == cause).limit(1)
-    if connection.scalar(booked) is not None:
+    booked = connection.scalar(
+        select(func.sum(transfers.c.amount_nano)).where(transfers.c.transaction_id == cause)
+    )
+    if booked is not None:
+        if amount_nano not in (None, int(booked)):
+            raise TransferConflict(
+                f"{reference} gave back {format_nano(int(booked))} {row.currency} before"
+            )
         return 0
     left = paid(connection, request_id)
     amount = left if amount_nano is None else amount_nano
     if amount <= 0 and amount_nano is not None:
         raise InvalidAmount("a refund must be above zero")
     if not 0 < amount <= left:
-        raise NothingToReverse(f"{request_id} has {left} nano left to refund")
+        raise NothingToReverse(
+            f"{request_id} has {format_nano(left)} {row.currency} left to refund"
+        )
     refund(
         connection,
         request_id,

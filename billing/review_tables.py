@@ -36,14 +36,6 @@ review_opinions = Table(
 )
 Index("ix_review_opinions_reviewer", review_opinions.c.reviewer_id)
 
-# A reviewer is the first key of a line; the keys that succeeded it speak for the same person.
-reviewer_keys = Table(
-    "reviewer_keys",
-    metadata,
-    Column("key_id", Id, primary_key=True),
-    Column("reviewer_id", Id, nullable=False),
-)
-
 review_payouts = Table(
     "review_payouts",
     metadata,

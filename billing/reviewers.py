@@ -1,6 +1,6 @@
 """Reviewers' accounts: who a key speaks for, what its verdicts earned, and paying it out.
 
-A reviewer is the first key of a line: whoever rotates a key goes on under the same account. The
+A reviewer is a lineage of keys: whoever rotates a key goes on under the same account. The
 ledger owes each of them by name; a payout takes what is due to cash, once per reference.
 """
 
@@ -17,8 +17,7 @@ from billing.ledger.accounts import Account, AccountKind, lock
 from billing.ledger.posting import Transfer, TransferKind, post
 from billing.money import format_nano
 from billing.review_items import Verdict
-from billing.review_tables import review_opinions, review_payouts, reviewer_keys
-from billing.rows import insert_once
+from billing.review_tables import review_opinions, review_payouts
 from billing.tables import accounts
 from metering import clock
 
@@ -50,23 +49,6 @@ class Payout:
     amount_nano: int
     reference: str
     paid_at_us: int
-
-
-def of_key(connection: Connection, key_id: str) -> str:
-    """The reviewer that a key speaks for: itself, unless it succeeded another."""
-    found = connection.scalar(
-        select(reviewer_keys.c.reviewer_id).where(reviewer_keys.c.key_id == key_id)
-    )
-    return found or key_id
-
-
-def succeed(connection: Connection, key_id: str, successor_id: str) -> None:
-    """Let a key that was issued in another's place speak for the same reviewer."""
-    insert_once(
-        connection,
-        reviewer_keys,
-        {"key_id": successor_id, "reviewer_id": of_key(connection, key_id)},
-    )
 
 
 def account(reviewer_id: str, currency: str) -> Account:

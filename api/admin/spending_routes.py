@@ -174,7 +174,7 @@ def change_terms(
     guards=[requires(Scope.ADMINISTER)],
     summary="Refund a charge",
     status_code=200,
-    responses=documented(InvalidAmount, NothingToReverse, *REFUSALS),
+    responses=documented(InvalidAmount, NothingToReverse, TransferConflict, *REFUSALS),
     sync_to_thread=True,
 )
 def refund_charge(

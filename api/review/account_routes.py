@@ -18,7 +18,7 @@ from api.review.schemas import (
     ReviewerAccountView,
     StandingView,
 )
-from billing import review_standing, reviewers
+from billing import lineages, review_standing, reviewers
 from billing.errors import InvalidAmount, InvalidPayout
 from billing.money import parse_nano
 from metering import clock
@@ -54,7 +54,7 @@ def list_accounts(
     with snapshot(database) as connection:
         mine = None
         if not principal.may(Scope.ADMINISTER):
-            mine = reviewers.of_key(connection, principal.key_id)
+            mine = lineages.of_key(connection, principal.key_id)
         return ReviewerAccounts(
             [ReviewerAccountView.of(each) for each in reviewers.listing(connection, mine)],
             [PayoutView.of(each) for each in reviewers.payouts(connection, mine, PAYOUTS_SHOWN)],

@@ -24,7 +24,7 @@ from api.review.schemas import (
     VerdictRequest,
 )
 from api.schemas import CursorQuery, LimitQuery, PathId
-from billing import review, review_opinions, review_texts, reviewers
+from billing import lineages, review, review_opinions, review_texts
 from billing.errors import InvalidVerdict, ReviewConflict, ReviewItemNotFound
 from billing.receipts import Signer
 from billing.review import ReviewState
@@ -101,7 +101,7 @@ def claim_item(
 ) -> ClaimView:
     """Take an item for the length of a lease, or renew one's own; older tokens stop working."""
     with transaction(database) as connection:
-        reviewer = reviewers.of_key(connection, principal.key_id)
+        reviewer = lineages.of_key(connection, principal.key_id)
         token = review.claim(connection, item_id, reviewer)
         item = review.item(connection, item_id)
         audit.write(
@@ -146,7 +146,7 @@ def resolve_item(
         item = review.resolve(
             connection,
             item_id,
-            reviewers.of_key(connection, principal.key_id),
+            lineages.of_key(connection, principal.key_id),
             data.token,
             verdict=data.verdict,
             reasons=data.reasons,

@@ -161,9 +161,13 @@ def give_back(connection: Connection, request_id: str, amount_nano: int) -> ByAc
 
 
 def names(cause: str, parts: Mapping[AccountKind, int]) -> list[tuple[str, AccountKind, int]]:
-    """A transfer's id for each account that a movement touches; plain for the tenant's credit."""
+    """A transfer's id for each account that a movement touches; plain for the tenant's credit.
+
+    No reference has a stroke in it, so no cause is another's with its account. Earlier bookings
+    have a colon there: whether a cause was booked is asked by its transaction or its hold.
+    """
     return [
-        (cause if kind is AccountKind.TENANT_CREDIT else f"{cause}:{kind}", kind, amount)
+        (cause if kind is AccountKind.TENANT_CREDIT else f"{cause}/{kind}", kind, amount)
         for kind, amount in parts.items()
     ]
 

@@ -65,16 +65,23 @@ def issue(
     Raises UnknownTenant, InvalidAmount, InvalidGrant, or TransferConflict when the cause was booked
     with another amount, on other terms or from elsewhere.
     """
-    now = clock.now_us()
-    effective = now if effective_from_us is None else effective_from_us
     if amount_nano <= 0:
         raise InvalidAmount("a grant must be above zero")
     if not 0 <= priority <= PRIORITY_MAX:
         raise InvalidGrant(f"a priority is from 0 to {PRIORITY_MAX}; the lowest is spent first")
-    if expires_at_us is not None and expires_at_us <= max(effective, now):
-        raise InvalidGrant("a grant expires after it begins, and in the future")
     currency = currency_of(connection, tenant_id)
+    lock_tenant(connection, tenant_id, currency)
+    now = clock.now_us()
+    effective = now if effective_from_us is None else effective_from_us
     cause = f"grant/{tenant_id}/{cause_id}"
+    # The same command is the same grant for good, though it may have expired since.
+    known = select(_grants.c.id).where(_grants.c.id == cause)
+    if (
+        expires_at_us is not None
+        and expires_at_us <= max(effective, now)
+        and connection.scalar(known) is None
+    ):
+        raise InvalidGrant("a grant expires after it begins, and in the future")
     kind = "promotional" if promotional else "paid"
     origin = (
         Account(tenant_id, AccountKind.EARNINGS, currency)

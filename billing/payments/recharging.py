@@ -15,6 +15,7 @@ from billing.payments.tables import payment_accounts
 from billing.payments.tables import top_ups as top_ups_table
 from billing.turns import turns
 from metering.database import snapshot, transaction
+from metering.tables import tenants
 
 
 def order(
@@ -40,14 +41,17 @@ def order(
 def recharge(database: Engine) -> int:
     """Queue a purchase for every tenant that has run low and has none under way; how many.
 
-    A tenant whose last recharge failed is left alone until its recharge is set again. Raises an
+    A tenant whose last recharge failed is left alone until its recharge is set again, and one that
+    is suspended until it is taken back: it could spend nothing of what it bought. Raises an
     ExceptionGroup of what could not be queued, once the others' is.
     """
     with snapshot(database) as connection:
         chosen = list(
             connection.scalars(
                 select(payment_accounts.c.tenant_id)
+                .join(tenants, tenants.c.id == payment_accounts.c.tenant_id)
                 .where(
+                    tenants.c.suspended.is_(False),
                     payment_accounts.c.recharge_minor.is_not(None),
                     payment_accounts.c.recharge_failed.is_(False),
                 )
@@ -65,6 +69,8 @@ def recharge(database: Engine) -> int:
 def _recharge(connection: Connection, tenant_id: str) -> bool:
     currency = currency_of(connection, tenant_id)
     lock_tenant(connection, tenant_id, currency)
+    if connection.scalar(select(tenants.c.suspended).where(tenants.c.id == tenant_id)):
+        return False  # since it was chosen
     found = collection.account(connection, tenant_id)
     if found is None or found.recharge_minor is None or found.recharge_failed:
         return False

@@ -18,12 +18,12 @@ from litestar.response import Redirect
 from sqlalchemy import Connection
 
 from billing import (
+    lineages,
     review,
     review_opinions,
     review_queries,
     review_standing,
     review_texts,
-    reviewers,
 )
 from billing.errors import InvalidVerdict, ReviewConflict, ReviewItemNotFound
 from billing.redaction import Redacted
@@ -133,7 +133,7 @@ def show_item(
         summary = metering_queries.summary(connection, item.request_id)
         movements = review_queries.movements(connection, item.request_id)
         opinions = review_opinions.shown(connection, item)
-        me = reviewers.of_key(connection, reviewer.key_id)
+        me = lineages.of_key(connection, reviewer.key_id)
     output = texts.output
     view = ItemView(item, now_us)
     return page(
@@ -165,7 +165,7 @@ def take_claim(
     try:
         with transaction(host.database) as connection:
             item = _item(connection, item_id)
-            token = review.claim(connection, item_id, reviewers.of_key(connection, reviewer.key_id))
+            token = review.claim(connection, item_id, lineages.of_key(connection, reviewer.key_id))
             host.audit(
                 connection,
                 actor=reviewer.key_id,
@@ -207,7 +207,7 @@ def give_verdict(
             item = review.resolve(
                 connection,
                 item_id,
-                reviewers.of_key(connection, reviewer.key_id),
+                lineages.of_key(connection, reviewer.key_id),
                 int(token),
                 verdict=verdict,
                 reasons=[each for each in Reason if form.get(f"reason_{each}")]

@@ -6,7 +6,7 @@ import pytest
 from api_cases import HeldClock, make_house
 from sqlalchemy import Engine, select, update
 
-from api import key_format, keys, tenants
+from api import key_format, keys, projects, tenants
 from api.errors import (
     Conflict,
     ExpiredKey,
@@ -154,6 +154,21 @@ def test_a_dead_key_cannot_be_rotated(sqlite_database: Engine, held_clock: HeldC
             keys.rotate(connection, "key_nobody", overlap_s=0)
         with pytest.raises(InvalidParameter):
             keys.rotate(connection, revoked.key.id, overlap_s=-1)
+
+
+def test_a_key_of_an_archived_project_is_rotated_only_out_of_it(database: Engine) -> None:
+    issued = issue(database)
+    tenant_id = issued.key.tenant_id
+    assert tenant_id is not None
+    with transaction(database) as connection:
+        project = projects.create(connection, tenant_id, "red")
+        projects.put_key(connection, tenant_id, project.id, issued.key.id)
+        assert keys.rotate(connection, issued.key.id, overlap_s=60).key.project_id == project.id
+        projects.archive(connection, tenant_id, project.id)
+        with pytest.raises(Conflict, match="project is archived"):
+            keys.rotate(connection, issued.key.id, overlap_s=60)
+        projects.put_key(connection, tenant_id, None, issued.key.id)
+        assert keys.rotate(connection, issued.key.id, overlap_s=60).key.project_id is None
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -11,15 +12,16 @@ import pytest
 from api_cases import NOW_US, HeldClock, House, make_house
 from billing_cases import summary
 from metering_cases import INFO
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine, func, insert, select, update
 
-from api import limits, projects, tenants
+from api import keys, limits, projects, tenants
 from api.admission import Admission, Replay
 from api.errors import Conflict, InvalidParameter, RateLimited, TenantSuspended
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order
 from api.limits import Limits
 from api.roles import Principal, Role
+from api.tables import rate_windows
 from billing import catalogue
 from billing.gate import HoldGate
 from billing.ledger import credits
@@ -55,8 +57,11 @@ class Door:
         role: Role = Role.DEVELOPER,
         max_tokens: int = 10,
         key: IdempotencyKey | None = None,
+        key_id: str | None = None,
+        choices: int = 1,
     ) -> str:
-        principal = Principal(self.house.key_ids[role], self.house.tenant_id, role, False)
+        key_id = key_id or self.house.key_ids[role]
+        principal = Principal(key_id, self.house.tenant_id, role, False)
         order = Order(
             model="tiny",
             route="generate",
@@ -70,12 +75,13 @@ class Door:
             deadline_ms=None,
             end_user="ann",
             tags={"team": "red"},
+            choices=choices,
         )
         admitted = self.admission.admit(principal, order, key)
         if isinstance(admitted, Replay):
             return admitted.request_id
-        (one,) = admitted
-        return one.usage.id
+        assert len(admitted) == choices
+        return admitted[0].usage.id
 
     def end(self, request_id: str, at_us: int, *, joules: float = 1) -> None:
         with transaction(self.database) as connection:
@@ -132,6 +138,64 @@ def test_a_keys_limit_leaves_the_other_keys_alone(door: Door) -> None:
     with pytest.raises(RateLimited):
         door.admit()
     door.admit(role=Role.OWNER)
+
+
+def test_a_rotated_key_and_its_successors_are_under_one_limit(
+    door: Door, held_clock: HeldClock
+) -> None:
+    """Given a limit put before a rotation, none of it comes anew with the successors."""
+    first = door.house.key_ids[Role.DEVELOPER]
+    put(door, first, requests_per_minute=3)
+    ids = [first]
+    for _ in range(2):
+        door.admit(key_id=ids[-1])
+        with transaction(door.database) as connection:
+            ids.append(keys.rotate(connection, ids[-1], overlap_s=60).key.id)
+    door.admit(key_id=ids[-1])
+    for key_id in ids:
+        with pytest.raises(RateLimited):
+            door.admit(key_id=key_id)
+    with transaction(door.database) as connection:
+        tenant_id = door.house.tenant_id
+        assert limits.listing(connection, tenant_id) == [Limits(ids[-1], requests_per_minute=3)]
+        # Whichever of its keys is named: there is one limit.
+        assert limits.put(connection, tenant_id, Limits(ids[1], concurrency=3)).subject == ids[-1]
+        assert limits.listing(connection, tenant_id) == [Limits(ids[-1], concurrency=3)]
+    for key_id in ids:
+        with pytest.raises(RateLimited):
+            door.admit(key_id=key_id)
+    door.admit(role=Role.OWNER)
+
+
+def test_a_limit_kept_under_a_successor_binds_its_lineage_until_it_is_replaced(
+    door: Door,
+) -> None:
+    """As a limit may be that was put before lineages were kept."""
+    first = door.house.key_ids[Role.DEVELOPER]
+    with transaction(door.database) as connection:
+        second = keys.rotate(connection, first, overlap_s=60).key.id
+        row = {"tenant_id": door.house.tenant_id, "subject": second, "changed_at_us": 0}
+        connection.execute(insert(limits.limits).values(**row, concurrency=1))
+    door.admit(key_id=first)
+    for key_id in (first, second):
+        with pytest.raises(RateLimited):
+            door.admit(key_id=key_id)
+    put(door, first, concurrency=2)
+    door.admit(key_id=second)
+    with pytest.raises(RateLimited):
+        door.admit(key_id=first)
+
+
+def test_a_rotation_gives_no_second_share_of_the_gateways_rate(door: Door) -> None:
+    door.admission = replace(door.admission, requests_per_minute=2)
+    first = door.house.key_ids[Role.DEVELOPER]
+    door.admit(key_id=first)
+    with transaction(door.database) as connection:
+        second = keys.rotate(connection, first, overlap_s=60).key.id
+    door.admit(key_id=second)
+    for key_id in (first, second):
+        with pytest.raises(RateLimited):
+            door.admit(key_id=key_id)
 
 
 def test_a_minutes_requests_are_those_of_the_last_sixty_seconds(
@@ -218,6 +282,41 @@ def test_a_keys_project_end_user_and_tags_stay_with_the_request(door: Door) -> N
     assert row is not None
     found: Any = (row.project_id, row.end_user, row.tags)
     assert found == (project.id, "ann", {"team": "red"})
+
+
+@pytest.mark.parametrize(
+    ("limit", "parameter"),
+    [
+        ({"concurrency": 3}, "n"),
+        ({"requests_per_minute": 3}, "n"),
+        ({"tokens_per_minute": 50}, "max_tokens"),
+    ],
+)
+@pytest.mark.parametrize("of_key", [False, True])
+def test_an_order_that_no_minute_admits_is_told_so_and_one_that_just_fits_passes(
+    door: Door, limit: dict[str, int], parameter: str, of_key: bool
+) -> None:
+    """Given limits of three choices: the prompt's 20 tokens, and 10 for each."""
+    put(door, door.house.key_ids[Role.DEVELOPER] if of_key else limits.TENANT, **limit)
+    with pytest.raises(InvalidParameter) as refusal:
+        door.admit(choices=4)
+    assert refusal.value.parameter == parameter
+    with snapshot(door.database) as connection:
+        assert connection.scalar(select(func.count()).select_from(requests)) == 0
+        assert connection.scalar(select(func.count()).select_from(rate_windows)) == 0
+    door.admit(choices=3)
+    with pytest.raises(RateLimited):
+        door.admit(choices=1)
+
+
+def test_more_choices_than_a_keys_rate_are_no_matter_of_waiting(door: Door) -> None:
+    door.admission = replace(door.admission, requests_per_minute=3)
+    with pytest.raises(InvalidParameter, match="3 a minute") as refusal:
+        door.admit(choices=4)
+    assert refusal.value.parameter == "n"
+    door.admit(choices=3)
+    with pytest.raises(RateLimited):
+        door.admit(choices=1)
 
 
 def test_lifting_a_limit_lifts_it(door: Door) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, select, text, update
 from sqlalchemy.exc import IntegrityError
 
-from billing import budgets
+from billing import budgets, lineages
 from billing.budget_windows import Period, window_of
 from billing.credit_checks import check
 from billing.credit_tables import budget_windows, notices
@@ -151,6 +151,41 @@ def test_a_budget_of_a_key_or_project_counts_that_alone(database: Engine) -> Non
             admit(connection, "req_4", key_id="key_1")
         with pytest.raises(BudgetExhausted):
             admit(connection, "req_5", key_id="key_9", project_id="prj_1")
+
+
+@pytest.mark.parametrize("defined_for", ["key_1", "key_2"])
+def test_a_rotated_key_and_its_successors_spend_from_one_budget(
+    database: Engine, defined_for: str
+) -> None:
+    """However often a key is rotated, and of whichever of its keys the budget was defined."""
+    with transaction(database) as connection:
+        add_tenant(connection, credit="1")
+        lineages.succeed(connection, "key_1", "key_2")
+        budget = budgets.define(
+            connection,
+            "ten_1",
+            limit_nano=3 * HOLD,
+            period="ever",
+            hard=True,
+            scope="key",
+            scope_id=defined_for,
+            alerts=[100],
+        )
+        lineages.succeed(connection, "key_2", "key_3")
+        for key_id in ("key_1", "key_2", "key_3"):
+            admit(connection, f"req_{key_id}", key_id=key_id)
+        for key_id in ("key_1", "key_2", "key_3"):
+            with pytest.raises(BudgetExhausted) as refusal, connection.begin_nested():
+                admit(connection, f"req_{key_id}_more", key_id=key_id)
+            assert refusal.value.budget_id == budget.id
+        admit(connection, "req_other", key_id="key_4")
+        (shown,) = budgets.standings(connection, "ten_1", STARTED_US)
+        assert (shown.budget.scope_id, shown.reserved_nano) == ("key_3", 3 * HOLD)
+        assert budgets.standing(connection, "ten_1", budget.id, STARTED_US) == shown
+        for key_id in ("key_1", "key_2", "key_3"):
+            budgets.settle(connection, f"req_{key_id}", HOLD)
+        (told,) = connection.scalars(select(notices.c.data))
+        assert json.loads(told)["scope_id"] == "key_3"
 
 
 def test_an_answer_is_cut_where_its_budget_ends_as_by_its_own_tenant(database: Engine) -> None:

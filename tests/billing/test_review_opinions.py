@@ -14,6 +14,7 @@ from review_desk import FEE_NANO, REVIEWED, Clock, ReviewDesk, due, outcomes, po
 from sqlalchemy import Engine, func, insert, select
 
 from billing import (
+    lineages,
     receipts,
     retention,
     review,
@@ -141,9 +142,9 @@ def test_a_reviewer_is_paid_once_for_each_reference_and_never_more_than_is_due(
 ) -> None:
     desk.judge(desk.answer(), "key_anna", "approve")
     with transaction(desk.database) as connection:
-        reviewers.succeed(connection, "key_anna", "key_anna2")
-        reviewers.succeed(connection, "key_anna2", "key_anna3")
-        assert reviewers.of_key(connection, "key_anna3") == "key_anna"
+        lineages.succeed(connection, "key_anna", "key_anna2")
+        lineages.succeed(connection, "key_anna2", "key_anna3")
+        assert lineages.of_key(connection, "key_anna3") == "key_anna"
     with transaction(desk.database) as connection:
         part, is_news = reviewers.pay_out(
             connection, "key_anna", "USD", reference="a", amount_nano=1

@@ -30,10 +30,13 @@ from billing.errors import (
     TransferConflict,
 )
 from billing.gate import HoldGate
-from billing.ledger import alerts, credits, grants, holds, terms
+from billing.ledger import alerts, credits, funding, grants, holds, terms
 from billing.ledger import balances as tenant_balances
+from billing.ledger.accounts import AccountKind
+from billing.ledger.funding import ByAccount
 from billing.money import NANO
 from billing.reconciliation import reconcile
+from billing.tables import transfers
 from metering import clock
 from metering.database import snapshot, transaction
 
@@ -145,6 +148,22 @@ def test_a_grant_counts_once_whatever_is_retried(database: Engine, at: dict[str,
         with pytest.raises(InvalidGrant):
             grants.issue(connection, "ten_1", 7, "past", expires_at_us=at["us"])
         assert left(connection) == {"once": 7}
+
+
+def test_a_grant_repeated_after_its_expiry_is_still_the_same_grant(
+    database: Engine, at: dict[str, int]
+) -> None:
+    with transaction(database) as connection:
+        add_tenant(connection, credit="0")
+        term = {"expires_at_us": at["us"] + DAY_US}
+        assert grants.issue(connection, "ten_1", 7, "once", **term)
+        at["us"] += 2 * DAY_US
+        assert not grants.issue(connection, "ten_1", 7, "once", **term)
+        for nano, terms in ((8, term), (7, {"expires_at_us": term["expires_at_us"] - 1})):
+            with pytest.raises(TransferConflict):
+                grants.issue(connection, "ten_1", nano, "once", **terms)
+        with pytest.raises(InvalidGrant):
+            grants.issue(connection, "ten_1", 7, "twice", **term)
 
 
 def test_credit_granted_for_later_pays_nothing_before(database: Engine, at: dict[str, int]) -> None:
@@ -305,7 +324,11 @@ def test_a_refund_returns_where_it_came_from_and_is_signed(
         assert correct(2_500, "ticket-1") == 2_500
         assert correct(2_500, "ticket-1") == 0  # once per reference
         assert paid_by(connection, "req_1")[1:] == [("credit", 2_500), ("receivable", 0)]
-        with pytest.raises(NothingToReverse):
+        for other in (2_499, 2_501, 3_501):
+            with pytest.raises(TransferConflict, match=r"ticket-1 gave back 0\.0000025 USD before"):
+                correct(other, "ticket-1")
+        assert correct(None, "ticket-1") == 0
+        with pytest.raises(NothingToReverse, match=r"req_1 has 0\.0000035 USD left to refund"):
             correct(3_501, "ticket-2")
         assert correct(None, "ticket-3") == 3_500
         with pytest.raises(NothingToReverse):
@@ -319,6 +342,52 @@ def test_a_refund_returns_where_it_came_from_and_is_signed(
             if "adjust" in found.check or "refund" in found.check or "receipt" in found.check
         ]
         assert signed == []
+
+
+def test_no_reference_of_a_refund_is_anothers_with_its_account(
+    database: Engine, tmp_path: Path, at: dict[str, int]
+) -> None:
+    """Nor is an earlier booking made again, whose transfers were named with a colon."""
+    settler = settlement(tmp_path)
+    with transaction(database) as connection:
+        settler._signer.register(connection)
+        add_tenant(connection, credit="1", pays=tariff())
+        grants.issue(connection, "ten_1", 1_000, "gift", promotional=True, priority=1)
+        request = add_request(connection)
+        HoldGate(lookahead_tokens=10).admit(connection, request, expires_at_us=FAR_US)
+        ended(connection, settler, summary())
+
+        def correct(nano: int, reference: str) -> int:
+            return refunds.correct(
+                connection,
+                settler._signer,
+                tenant_id="ten_1",
+                request_id="req_1",
+                amount_nano=nano,
+                reference=reference,
+                reason="counted twice",
+            )
+
+        assert correct(100, "a:promotional") == 100
+        assert correct(5_200, "a") == 5_200  # 4,900 from credit, and 300 from the gift
+        assert balances(connection)["promotional"] == 300
+        square(connection)
+        names = funding.names
+
+        def with_colons(cause: str, parts: ByAccount) -> list[tuple[str, AccountKind, int]]:
+            return [
+                (f"{cause}:{kind}" if name != cause else name, kind, amount)
+                for name, kind, amount in names(cause, parts)
+            ]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(funding, "names", with_colons)
+            assert correct(400, "earlier") == 400
+        assert "req_1/correction/earlier:promotional" in connection.scalars(select(transfers.c.id))
+        assert correct(400, "earlier") == 0
+        with pytest.raises(TransferConflict):
+            correct(300, "earlier")
+        square(connection)
 
 
 @pytest.mark.parametrize(

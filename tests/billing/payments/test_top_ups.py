@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from billing_world import add_tenant
 from invoice_world import Month, priced
-from sqlalchemy import select, update
+from sqlalchemy import Connection, select, update
 from stripe_payments import begin, bought, credit, deliver, ledger, pushed
 from stripe_process import StripeProcess
 
+from api.tenants import suspend
 from billing.errors import (
     PaymentConflict,
     PaymentsDisabled,
@@ -16,6 +17,7 @@ from billing.errors import (
 )
 from billing.invoices import issuing
 from billing.ledger import balances
+from billing.ledger.accounts import lock_tenant
 from billing.money import NANO
 from billing.payments import collection, outbox, recharging, top_ups
 from billing.payments.tables import top_ups as top_ups_table
@@ -191,6 +193,29 @@ def test_a_card_whose_owner_disputes_a_payment_is_charged_no_more_by_itself(
     with transaction(month.database) as connection:
         recharging.order(connection, "ten_1", below_nano=10**13, amount_minor=1000)
     deliver(month, stripe)  # the same again
+    assert recharging.recharge(month.database) == 1
+
+
+def test_a_suspended_tenants_card_is_not_charged_by_itself(
+    month: Month, stripe: StripeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor where it is suspended between being chosen and being locked."""
+    with transaction(month.database) as connection:
+        recharging.order(connection, "ten_1", below_nano=10**13, amount_minor=1000)
+        suspend(connection, "ten_1")
+    assert recharging.recharge(month.database) == 0
+
+    def suspend_late(connection: Connection, tenant_id: str, currency: str) -> int:
+        suspend(connection, tenant_id)
+        return lock_tenant(connection, tenant_id, currency)
+
+    with transaction(month.database) as connection:
+        suspend(connection, "ten_1", suspended=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(recharging, "lock_tenant", suspend_late)
+        assert recharging.recharge(month.database) == 0
+    with transaction(month.database) as connection:
+        suspend(connection, "ten_1", suspended=False)
     assert recharging.recharge(month.database) == 1
 
 
