@@ -34,6 +34,7 @@ from metering.tables import tenants
 _ASKING = Prepared(
     select(
         tenants.c.suspended,
+        tenants.c.currency,
         tenants.c.review_delivery,
         tenants.c.review_opt_in,
         api_keys.c.project_id,
@@ -93,7 +94,6 @@ class Admission:
     def _admit(
         self, principal: Principal, order: Order, key: IdempotencyKey | None
     ) -> list[Admitted] | Replay:
-        now = clock.now_us()
         tenant_id = principal.required_tenant_id
         # Nothing is shown or charged before a later commit that waits for the disk.
         with transaction(self.database, durable=False) as connection:
@@ -111,12 +111,17 @@ class Admission:
                 input_tokens=len(order.input_ids),
                 max_tokens=order.max_tokens,
             )
+            asked_us = clock.now_us()
             for _ in range(order.choices):
-                rates.count(connection, lineage_id, self.requests_per_minute, now)
+                rates.count(connection, lineage_id, self.requests_per_minute, asked_us)
             asking = _ASKING.one(connection, {"tenant_id": tenant_id, "key_id": principal.key_id})
             if asking.suspended:
                 raise TenantSuspended("this tenant is suspended")
             held = asking.review_opt_in and asking.review_delivery == Delivery.HELD
+            # Whoever changes its prices locks the tenant first, so from here on they stand, and
+            # each change that was made lies before the moment at which this request starts.
+            credit_nano = lock_tenant(connection, tenant_id, asking.currency)
+            now = clock.now_us()
             tariff = catalogue.tariff_in_force(connection, tenant_id, now)
             request_id = f"req_{uuid_utils.uuid7().hex}"
             ceiling = order.max_cost_nano
@@ -146,13 +151,16 @@ class Admission:
                 )
                 for choice, choice_id in enumerate(choice_ids(request_id, order.choices))
             ]
-            if limited:
-                lock_tenant(connection, tenant_id, tariff.currency)
-            for usage in usages:
-                if limited:
-                    limits.check(connection, limited, usage)
+            for choice, usage in enumerate(usages):
+                limits.check(connection, limited, usage)
                 usage_requests.admit(connection, usage)
-                self.gate.admit(connection, usage, expires_at_us=now + self.hold_lifetime_s * 10**6)
+                self.gate.admit(
+                    connection,
+                    usage,
+                    expires_at_us=now + self.hold_lifetime_s * 10**6,
+                    # Each hold takes from it, so it is what the lock found for the first one only.
+                    credit_nano=None if choice else credit_nano,
+                )
             if key is not None:
                 idempotency.claim(
                     connection,

@@ -2,6 +2,9 @@
 
 Intervals are half-open: a version is in force in [effective_from_us, effective_to_us), and a
 version's successor begins where it ends.
+
+Whoever changes prices waits for whoever else does, and then locks the tenants that pay them: a
+request is priced under its tenant's lock, so none is admitted between check and write.
 """
 
 from __future__ import annotations
@@ -13,18 +16,21 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, func, insert, or_, select, text, update
 
 from billing import tariffs
 from billing.errors import NoTariff, TariffConflict
 from billing.invoices import closed_periods
-from billing.ledger.accounts import lock_tenant
+from billing.ledger.accounts import Account, AccountKind, lock, lock_tenant
 from billing.ledger.balances import currency_of
 from billing.tables import tariff_versions, tenant_tariffs
 from billing.tariffs import Tariff
 from metering import clock
 from metering.prepared import Prepared
 from metering.tables import requests
+
+TENANT_CREDIT = AccountKind.TENANT_CREDIT
+LOCKED_AT_ONCE = 1000  # tenants in one statement: no driver takes any number of parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +121,16 @@ def publish(
     TariffConflict when the version would not come after its predecessor, would reprice requests
     that were admitted already or a month that is closed, or changes the currency.
     """
+    lock_prices(connection)
     sha256 = tariffs.document_sha256(tariff)
     known = versions(connection, tariff.name)
     latest = known[-1] if known else None
     if latest is not None and latest.document_sha256 == sha256:
         return latest
-    now = clock.now_us()
-    start = now if effective_from_us is None else effective_from_us
-    if latest is not None:
-        _succeed(connection, latest, tariff, start)
+    if latest is None:
+        start = clock.now_us() if effective_from_us is None else effective_from_us
+    else:
+        start = _succeed(connection, latest, tariff, effective_from_us)
     number = 1 if latest is None else latest.version + 1
     version_id = f"{tariff.name}@{number}"
     connection.execute(
@@ -135,12 +142,21 @@ def publish(
             document=tariffs.canonical(tariff),
             document_sha256=sha256,
             effective_from_us=start,
-            created_at_us=now,
+            created_at_us=clock.now_us(),
         )
     )
     return TariffVersion(
         version_id, tariff.name, number, tariff.currency, tariff, sha256, start, None
     )
+
+
+def lock_prices(connection: Connection) -> None:
+    """Let nobody else change prices until the transaction ends; requests are admitted meanwhile.
+
+    It comes before the lock of any tenant, so that no two changes wait for each other.
+    """
+    if connection.dialect.name == "postgresql":  # SQLite has one writer
+        connection.execute(text("LOCK TABLE tariff_versions IN SHARE ROW EXCLUSIVE MODE"))
 
 
 def from_now(connection: Connection, tenant_id: str) -> int:
@@ -149,6 +165,7 @@ def from_now(connection: Connection, tenant_id: str) -> int:
     It lies after every request that was admitted, so that none admitted meanwhile is in the way.
     Raises UnknownTenant.
     """
+    lock_prices(connection)
     lock_tenant(connection, tenant_id, currency_of(connection, tenant_id))
     newest_us = connection.scalar(
         select(func.max(requests.c.started_at_us)).where(requests.c.tenant_id == tenant_id)
@@ -164,6 +181,7 @@ def assign(connection: Connection, tenant_id: str, tariff_name: str, from_us: in
     that ends after it is closed. A time when the tenant had no tariff takes its first one even so:
     nothing of it was priced.
     """
+    lock_prices(connection)
     currency = currency_of(connection, tenant_id)
     known = versions(connection, tariff_name)
     if not known:
@@ -202,7 +220,13 @@ def install_shipped(connection: Connection) -> None:
             publish(connection, tariff, 0)
 
 
-def _succeed(connection: Connection, latest: TariffVersion, tariff: Tariff, start: int) -> None:
+def _succeed(
+    connection: Connection, latest: TariffVersion, tariff: Tariff, effective_from_us: int | None
+) -> int:
+    """End a tariff's latest version where its successor begins, and say when that is.
+
+    From now is after every request that was admitted under it.
+    """
     if tariff.currency != latest.currency:
         raise TariffConflict(
             f"tariff {tariff.name!r} is in {latest.currency}; publish another name for "
@@ -210,28 +234,36 @@ def _succeed(connection: Connection, latest: TariffVersion, tariff: Tariff, star
         )
     if tariff.tenant != latest.document.tenant:
         raise TariffConflict(f"tariff {tariff.name!r} is for another tenant, or for all")
-    if start <= latest.effective_from_us:
-        raise TariffConflict(f"{latest.id} is in force from {latest.effective_from_us} on")
-    repriced = connection.scalar(
-        select(requests.c.id)
-        .where(requests.c.tariff_version_id == latest.id)
-        .where(requests.c.started_at_us >= start)
-        .limit(1)
-    )
-    if repriced is not None:
-        raise TariffConflict(f"requests were admitted under {latest.id} since {start}")
-    for tenant_id in connection.scalars(
+    owners = (
         select(tenant_tariffs.c.tenant_id)
         .where(tenant_tariffs.c.tariff == tariff.name)
         .group_by(tenant_tariffs.c.tenant_id)
-        .order_by(tenant_tariffs.c.tenant_id)
-    ).all():
+    )
+    paying = connection.scalars(owners.order_by(tenant_tariffs.c.tenant_id)).all()
+    for first in range(0, len(paying), LOCKED_AT_ONCE):
+        some = paying[first : first + LOCKED_AT_ONCE]
+        lock(connection, [Account(owner, TENANT_CREDIT, tariff.currency) for owner in some])
+    start = clock.now_us() if effective_from_us is None else effective_from_us
+    newest_us = connection.scalar(
+        select(func.max(requests.c.started_at_us))
+        .where(requests.c.tenant_id.in_(owners))
+        .where(requests.c.started_at_us >= start)
+        .where(requests.c.tariff_version_id == latest.id)
+    )
+    if effective_from_us is None and newest_us is not None:
+        start, newest_us = int(newest_us) + 1, None
+    if start <= latest.effective_from_us:
+        raise TariffConflict(f"{latest.id} is in force from {latest.effective_from_us} on")
+    if newest_us is not None:
+        raise TariffConflict(f"requests were admitted under {latest.id} since {start}")
+    for tenant_id in paying:
         _leave_closed_months(connection, tenant_id, tariff.currency, start, tariff.name)
     connection.execute(
         update(tariff_versions)
         .where(tariff_versions.c.id == latest.id)
         .values(effective_to_us=start)
     )
+    return start
 
 
 def _leave_closed_months(

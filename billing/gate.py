@@ -93,10 +93,16 @@ class HoldGate:
         self._lock = Lock()
 
     def admit(
-        self, connection: Connection, admitted: AdmittedRequest, *, expires_at_us: int
+        self,
+        connection: Connection,
+        admitted: AdmittedRequest,
+        *,
+        expires_at_us: int,
+        credit_nano: int | None = None,
     ) -> Hold:
         """Place the first hold of a request whose row is written; a test-mode one holds nothing.
 
+        A caller that has locked the tenant says what credit it found.
         Raises CostCeilingTooLow, InsufficientCredit or BudgetExhausted, in which case nothing was
         changed.
         """
@@ -121,6 +127,7 @@ class HoldGate:
             amount_nano=amount,
             ceiling_nano=ceiling,
             expires_at_us=expires_at_us,
+            credit_nano=credit_nano,
         )
         if reach is not None and MAX_ENERGY not in admitted.parameters:
             self._keep(admitted.id, reach)

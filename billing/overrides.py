@@ -44,6 +44,7 @@ def override(
     """
     if fixed := sorted(set(changes) & set(FIXED)):
         raise InvalidTariff([f"{field}: not a customer's to change" for field in fixed])
+    catalogue.lock_prices(connection)
     if from_us is None:
         from_us = catalogue.from_now(connection, tenant_id)
     else:

@@ -54,13 +54,16 @@ def place(
     amount_nano: int,
     ceiling_nano: int | None,
     expires_at_us: int,
+    credit_nano: int | None = None,
 ) -> Hold:
     """Reserve credit for a request that is about to run. Placing the same again changes nothing.
 
+    A caller that has locked the tenant already says what credit it found, to spare the statement.
     Raises InsufficientCredit (PaymentOverdue where credit on account is paused), BudgetExhausted,
     or HoldConflict when the request has another hold; nothing is changed then.
     """
-    credit_nano = lock_tenant(connection, tenant_id, currency)
+    if credit_nano is None:
+        credit_nano = lock_tenant(connection, tenant_id, currency)
     hold = Hold(
         request_id,
         tenant_id,

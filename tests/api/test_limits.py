@@ -7,28 +7,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 from api_cases import NOW_US, HeldClock, House, make_house
-from billing_cases import summary
-from metering_cases import INFO
+from api_door import Door
 from sqlalchemy import Engine, func, insert, select, update
 
 from api import keys, limits, projects, tenants
-from api.admission import Admission, Replay
 from api.errors import Conflict, InvalidParameter, RateLimited, TenantSuspended
 from api.inference.idempotency import IdempotencyKey
-from api.inference.orders import Order
 from api.limits import Limits
-from api.roles import Principal, Role
+from api.roles import Role
 from api.tables import rate_windows
 from billing import catalogue
-from billing.gate import HoldGate
 from billing.ledger import credits
-from engine.requests import SamplingParams
-from metering import requests as usage
 from metering.database import snapshot, transaction
-from metering.events import EnergyClass
 from metering.queries import request
 from metering.tables import requests
 
@@ -41,65 +33,6 @@ def house(database: Engine, held_clock: HeldClock) -> House:
         catalogue.assign(connection, house.tenant_id, "token", NOW_US)
         credits.grant(connection, house.tenant_id, 10**12, "first")
     return house
-
-
-class Door:
-    """Admits orders of a tenant's keys, and ends what was admitted."""
-
-    def __init__(self, database: Engine, house: House) -> None:
-        self.database = database
-        self.house = house
-        self.admission = Admission(database, HoldGate(), 10_000, 120, engine=lambda: INFO)
-
-    def admit(
-        self,
-        *,
-        role: Role = Role.DEVELOPER,
-        max_tokens: int = 10,
-        key: IdempotencyKey | None = None,
-        key_id: str | None = None,
-        choices: int = 1,
-    ) -> str:
-        key_id = key_id or self.house.key_ids[role]
-        principal = Principal(key_id, self.house.tenant_id, role, False)
-        order = Order(
-            model="tiny",
-            route="generate",
-            prompt="hello",
-            input_ids=(1,) * 20,
-            max_tokens=max_tokens,
-            max_cost_nano=None,
-            sampling=SamplingParams(),
-            stop=(),
-            draft=True,
-            deadline_ms=None,
-            end_user="ann",
-            tags={"team": "red"},
-            choices=choices,
-        )
-        admitted = self.admission.admit(principal, order, key)
-        if isinstance(admitted, Replay):
-            return admitted.request_id
-        assert len(admitted) == choices
-        return admitted[0].usage.id
-
-    def end(self, request_id: str, at_us: int, *, joules: float = 1) -> None:
-        with transaction(self.database) as connection:
-            row = request(connection, None, request_id)
-            assert row is not None
-            final = summary(
-                request_id=request_id,
-                tenant_id=row.tenant_id,
-                tariff_version_id=row.tariff_version_id,
-            )
-            energy = msgspec.structs.replace(
-                final.energy, energy_class=EnergyClass.ESTIMATED, energy_uj=round(joules * 10**6)
-            )
-            usage.finalise(
-                connection,
-                msgspec.structs.replace(final, ended_at_us=at_us, energy=energy),
-                "text",
-            )
 
 
 @pytest.fixture
