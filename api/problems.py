@@ -93,7 +93,7 @@ TABLE: Mapping[type[Exception], Problem] = {
         409, "nothing_to_reverse", "There is nothing left to give back"
     ),
     billing_errors.CostCeilingTooLow: Problem(
-        400, "cost_ceiling_too_low", "max_cost does not cover the least this can cost"
+        400, "cost_ceiling_too_low", "max_cost does not cover the input and one token"
     ),
     billing_errors.HoldConflict: INTERNAL,
     billing_errors.ReviewItemNotFound: NOT_FOUND,
