@@ -98,7 +98,9 @@ class Admission:
         # Nothing is shown or charged before a later commit that waits for the disk.
         with transaction(self.database, durable=False) as connection:
             if key is not None:
-                earlier = idempotency.claimed_by(connection, tenant_id, order.route, key)
+                earlier = idempotency.claimed_by(
+                    connection, tenant_id, order.route, key, test_mode=principal.test_mode
+                )
                 if earlier is not None:
                     return Replay(earlier)
             lineage_id = lineages.of_key(connection, principal.key_id)

@@ -176,7 +176,10 @@ def _detail(error: Exception) -> str:
             return f"the budget is {limit}: {spent} are spent and {held} are held by live requests"
         case billing_errors.CostCeilingTooLow():
             needed, ceiling = format_nano(error.needed_nano), format_nano(error.ceiling_nano)
-            return f"the least this can cost is {needed} {error.currency}; max_cost is {ceiling}"
+            return (
+                f"the input and one token can cost up to {needed} {error.currency}; "
+                f"max_cost is {ceiling}"
+            )
     return str(error)
 
 

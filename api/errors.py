@@ -98,7 +98,7 @@ class InvalidIdempotencyKey(ApiError):
 
 
 class IdempotencyMismatch(ApiError):
-    """An `Idempotency-Key` that was used before, with another body."""
+    """An `Idempotency-Key` that was used before, with another body or by a key of another mode."""
 
 
 class RequestInFlight(ApiError):

@@ -19,7 +19,7 @@ from api.errors import (
     Unauthenticated,
 )
 from api.key_format import KeyText
-from api.roles import Principal, Role
+from api.roles import SCOPES, Principal, Role, Scope
 from api.tables import api_keys
 from billing import lineages
 from metering import clock
@@ -80,13 +80,16 @@ def create(
 ) -> IssuedKey:
     """Issue a key and store its hash.
 
-    Raises InvalidParameter when the role and the tenant don't go together or the expiry has
-    passed or is over `LIFETIME_DAYS_MAX` away, NotFound for an unknown tenant.
+    Raises InvalidParameter when the role and the tenant don't go together, a test key's role can't
+    generate, or the expiry has passed or is over `LIFETIME_DAYS_MAX` away, NotFound for an unknown
+    tenant.
     """
     now_us = clock.now_us()
     if role.of_tenant != (tenant_id is not None):
         owner = "a tenant" if role.of_tenant else "the operator, not to a tenant"
         raise InvalidParameter(f"a key of role {role} belongs to {owner}", "role")
+    if test_mode and Scope.GENERATE not in SCOPES[role]:
+        raise InvalidParameter(f"a key of role {role} generates nothing to test", "test_mode")
     if expires_at_us is not None and expires_at_us <= now_us:
         raise InvalidParameter("the expiry is not in the future", "expires_at")
     if expires_at_us is not None and expires_at_us > now_us + LIFETIME_DAYS_MAX * DAY_US:

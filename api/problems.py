@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
-from litestar.exceptions import HTTPException, ValidationException
+from litestar.exceptions import HTTPException, InternalServerException, ValidationException
 from sqlalchemy import exc as sqlalchemy_errors
 
 from api import errors as api_errors
@@ -93,7 +93,7 @@ TABLE: Mapping[type[Exception], Problem] = {
         409, "nothing_to_reverse", "There is nothing left to give back"
     ),
     billing_errors.CostCeilingTooLow: Problem(
-        400, "cost_ceiling_too_low", "max_cost does not cover the least this can cost"
+        400, "cost_ceiling_too_low", "max_cost does not cover the input and one token"
     ),
     billing_errors.HoldConflict: INTERNAL,
     billing_errors.ReviewItemNotFound: NOT_FOUND,
@@ -175,6 +175,10 @@ TABLE: Mapping[type[Exception], Problem] = {
     sqlalchemy_errors.TimeoutError: DATABASE_DOWN,
 }
 
+# Nobody reads it: the client left while its body was read, which the framework words so.
+CLIENT_LEFT = "client disconnected prematurely"
+CLIENT_CLOSED_REQUEST = Problem(499, "client_closed_request", "The client went away", False)
+
 # What the framework itself raises, by status; any other is INTERNAL.
 FRAMEWORK: Mapping[int, Problem] = {
     400: INVALID_REQUEST,
@@ -189,6 +193,8 @@ def problem_of(error: Exception) -> Problem:
     """The kind of an error: its class's entry, or that of the nearest ancestor."""
     if isinstance(error, ValidationException):
         return INVALID_PARAMETER
+    if isinstance(error, InternalServerException) and error.detail == CLIENT_LEFT:
+        return CLIENT_CLOSED_REQUEST
     if isinstance(error, HTTPException):
         return FRAMEWORK.get(error.status_code, INTERNAL)
     for kind in type(error).__mro__:

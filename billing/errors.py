@@ -130,7 +130,7 @@ class CostCeilingTooLow(BillingError):
 
     def __init__(self, needed_nano: int, ceiling_nano: int, currency: str) -> None:
         super().__init__(
-            f"max_cost is {ceiling_nano} nano {currency}; the least such a request may cost is "
+            f"max_cost is {ceiling_nano} nano {currency}; the input and one token can cost up to "
             f"{needed_nano}"
         )
         self.needed_nano = needed_nano

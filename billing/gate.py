@@ -25,14 +25,13 @@ from billing import catalogue
 from billing.catalogue import TariffVersion
 from billing.errors import (
     BudgetExhausted,
-    CostCeilingTooLow,
     HoldConflict,
     InsufficientCredit,
     UnknownTenant,
 )
 from billing.ledger import holds
 from billing.ledger.holds import Hold, HoldState
-from billing.quotes import if_stopped, next_tokens, tokens_within, worst_case
+from billing.quotes import check_ceiling, if_stopped, next_tokens, tokens_within, worst_case
 from billing.tables import holds as holds_table
 from metering.events import RequestSummary
 from metering.prepared import Prepared
@@ -112,12 +111,12 @@ class HoldGate:
         reach: Reach | None = Reach(0, opted_in, admitted.max_tokens)
         if not admitted.test_mode:
             first = min(self._lookahead_tokens, admitted.max_tokens)
-            amount = _worst(tariff, admitted, first, opted_in)
+            amount = worst_case(tariff.document, admitted.input_tokens, first, review=opted_in)
             reach = Reach(amount, opted_in, first)
             if ceiling is not None and ceiling < amount:
-                least = _worst(tariff, admitted, min(1, first), opted_in)
-                if ceiling < least:
-                    raise CostCeilingTooLow(least, ceiling, tariff.currency)
+                check_ceiling(
+                    tariff.document, ceiling, admitted.input_tokens, first, review=opted_in
+                )
                 amount, reach = ceiling, None  # how far that goes, the first block asks
         hold = holds.place(
             connection,
@@ -220,10 +219,6 @@ class HoldGate:
         if known is None:
             known = self._versions[version_id] = catalogue.version(connection, version_id)
         return known
-
-
-def _worst(tariff: TariffVersion, admitted: AdmittedRequest, tokens: int, review: bool) -> int:
-    return worst_case(tariff.document, admitted.input_tokens, tokens, review=review)
 
 
 def _max_energy_uj(parameters: str) -> int | None:

@@ -16,6 +16,7 @@ from functools import lru_cache
 
 import msgspec
 
+from billing.errors import CostCeilingTooLow
 from billing.money import EXACT, NANO_MAX, round_nano
 from billing.rating import PRICE_GROUPS, bounded, output_price, per_unit, rate
 from billing.tariffs import Energy, Output, Tariff
@@ -34,6 +35,15 @@ from metering.events import (
 def worst_case(tariff: Tariff, input_tokens: int, output_tokens: int, *, review: bool) -> int:
     """The most, in nano, that a request with up to so many output tokens can cost."""
     return _bound(tariff, input_tokens, {}, output_tokens, output_tokens, review=review)
+
+
+def check_ceiling(
+    tariff: Tariff, ceiling_nano: int, input_tokens: int, output_tokens: int, *, review: bool
+) -> None:
+    """Raise CostCeilingTooLow where not even the input and one token are sure to cost no more."""
+    most = worst_case(tariff, input_tokens, min(1, output_tokens), review=review)
+    if ceiling_nano < most:
+        raise CostCeilingTooLow(most, ceiling_nano, tariff.currency)
 
 
 def if_stopped(tariff: Tariff, summary: RequestSummary, *, review: bool) -> int:

@@ -278,12 +278,13 @@ def _drafting(counters: DraftCounters) -> dict[str, Any]:
         "verified_nodes": counters.verified_nodes,
         "accepted_tokens": counters.accepted_tokens,
         "cached_tokens": counters.cached_tokens,
-        "draft_hit_rate": _ratio(counters.accepted_tokens, counters.drafted_depth),
-        "mean_accepted_length": _ratio(counters.emitted_tokens, counters.steps),
+        "draft_hit_rate": ratio(counters.accepted_tokens, counters.drafted_depth),
+        "mean_accepted_length": ratio(counters.emitted_tokens, counters.steps),
     }
 
 
-def _ratio(part: int, whole: int) -> str | None:
+def ratio(part: int, whole: int) -> str | None:
+    """A rate of counts to four places; null where there is nothing to be a part of."""
     if not whole:
         return None
     return str((Decimal(part) / Decimal(whole)).quantize(Decimal("0.0001")))

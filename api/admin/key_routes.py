@@ -30,7 +30,8 @@ def create_key(
     principal: NamedDependency[Principal],
     database: NamedDependency[Database],
 ) -> IssuedKeyView:
-    """Issue a key. The secret is in this answer and nowhere else."""
+    """Issue a key. The secret is in this answer and nowhere else. A test key issues test keys."""
+    _check_mode(principal, test_mode=data.test_mode)
     with transaction(database) as connection:
         issued = keys.create(
             connection,
@@ -108,6 +109,7 @@ def rotate_key(
     """Issue a successor with the same rights; both are valid for `overlap_s`."""
     with transaction(database) as connection:
         old = keys.owned(connection, principal.tenant_id, key_id)
+        _check_mode(principal, test_mode=old.test_mode)
         issued = keys.rotate(connection, key_id, overlap_s=data.overlap_s)
         audit.write(
             connection,
@@ -145,3 +147,9 @@ def revoke_key(
                 tenant_id=key.tenant_id,
             )
     return KeyView.of(key)
+
+
+def _check_mode(principal: Principal, *, test_mode: bool) -> None:
+    """Raise InvalidParameter where a key that is for tests would come by one that spends."""
+    if principal.test_mode and not test_mode:
+        raise InvalidParameter("a test key issues test keys only", "test_mode")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from decimal import Decimal
 
 from sqlalchemy import Connection
 
@@ -20,6 +19,7 @@ from api.inference.schemas import (
 )
 from billing import receipts, review_outcomes
 from billing.money import format_nano
+from billing.receipt_documents import ratio
 from billing.review_outcomes import ReviewOutcome
 from metering import queries
 from metering.committed_blocks import replay
@@ -122,8 +122,8 @@ def drafting_view(summary: RequestSummary) -> DraftingView:
         drafted_nodes=counters.drafted_nodes,
         verified_nodes=counters.verified_nodes,
         accepted_tokens=counters.accepted_tokens,
-        draft_hit_rate=_rate(counters.draft_hit_rate),
-        mean_accepted_length=_rate(counters.mean_accepted_length),
+        draft_hit_rate=ratio(counters.accepted_tokens, counters.drafted_depth),
+        mean_accepted_length=ratio(counters.emitted_tokens, counters.steps),
     )
 
 
@@ -177,7 +177,3 @@ def _logprobs(connection: Connection, row: RequestRow) -> list[TokenView] | None
     if row.parameters.get("top_logprobs") is None:
         return None
     return [view for block in replay(connection, row.id) for view in token_views(block)]
-
-
-def _rate(value: float | None) -> str | None:
-    return None if value is None else str(Decimal(value).quantize(Decimal("0.0001")))

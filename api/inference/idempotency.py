@@ -3,7 +3,7 @@
 The key is claimed in the transaction that admits its request, so there is no moment at which one
 exists without the other; what a replay answers is read from the request itself. Of the body a hash
 is kept, salted as the request's content is: once that is erased, the hash tells nothing, and the
-key answers that it was.
+key answers that it was. The mode of the API key, test or live, counts as part of the body.
 """
 
 from __future__ import annotations
@@ -42,18 +42,24 @@ class IdempotencyKey:
 
 
 def claimed_by(
-    connection: Connection, tenant_id: str, route: str, key: IdempotencyKey
+    connection: Connection,
+    tenant_id: str,
+    route: str,
+    key: IdempotencyKey,
+    *,
+    test_mode: bool,
 ) -> str | None:
     """The request that holds this key, or null. Changes nothing.
 
     Raises Conflict when what it answered was erased, IdempotencyMismatch when it was claimed with
-    another body.
+    another body, or by a test key where a live one asks, or the other way round.
     """
     row = connection.execute(
         select(
             idempotency_keys.c.salted_sha256,
             idempotency_keys.c.request_id,
             requests.c.content_salt,
+            requests.c.test_mode,
         )
         .join(requests, requests.c.id == idempotency_keys.c.request_id)
         .where(
@@ -66,6 +72,9 @@ def claimed_by(
         return None
     if retention.is_erased(connection, row.request_id):
         raise Conflict(f"what {row.request_id} answered was erased; use another key")
+    if row.test_mode != test_mode:
+        mode = "test" if row.test_mode else "live"
+        raise IdempotencyMismatch(f"this Idempotency-Key was used with a {mode} key; use another")
     if row.salted_sha256 != content_hash.of_text(row.content_salt, key.body_sha256):
         raise IdempotencyMismatch("this Idempotency-Key was used with another request body")
     return str(row.request_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -40,7 +41,9 @@ class Shape:
         return {
             **self._head(views[0].id, views[0].model, self.whole),
             "choices": [
-                self._choice(index, view, None if blocks is None else self.logprobs(blocks[index]))
+                self._choice(
+                    index, view, None if blocks is None else Scores(self).of(blocks[index])
+                )
                 for index, view in enumerate(views)
             ],
             "usage": usage(views),
@@ -90,10 +93,6 @@ class Shape:
         else:
             choice["text"] = text
         return choice
-
-    def logprobs(self, blocks: Sequence[CommittedBlock], first_offset: int = 0) -> dict[str, Any]:
-        """The raw log-probabilities of blocks; `first_offset` characters of text precede them."""
-        return _chat_logprobs(blocks) if self.chat else _text_logprobs(blocks, first_offset)
 
     def _head(self, request_id: str, model: str, kind: str) -> dict[str, Any]:
         # The id's first 48 bits are the admission's epoch milliseconds (UUID version 7).
@@ -176,53 +175,71 @@ class _Token:
 
     piece: bytes
     logprob: float
+    offset: int = 0  # of the character that it begins or goes on with
     likeliest: tuple[_Token, ...] = ()
 
     @property
     def text(self) -> str:
-        return self.piece.decode(errors="replace")
+        r"""Its text; of bytes that are none by themselves `bytes:\xf0\x9f`, as OpenAI writes it."""
+        try:
+            return self.piece.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self.piece)
 
     def entry(self) -> dict[str, Any]:
         return {"token": self.text, "bytes": list(self.piece), "logprob": self.logprob}
 
-
-def _chat_logprobs(blocks: Sequence[CommittedBlock]) -> dict[str, Any]:
-    content = [
-        {**token.entry(), "top_logprobs": [other.entry() for other in token.likeliest]}
-        for token in _tokens(blocks)
-    ]
-    return {"content": content, "refusal": None}
-
-
-def _text_logprobs(blocks: Sequence[CommittedBlock], first_offset: int) -> dict[str, Any]:
-    """The older endpoint's four parallel lists; a drawn token is always among the likeliest."""
-    tokens = list(_tokens(blocks))
-    offsets, said = [], b""
-    for token in tokens:
-        offsets.append(first_offset + len(said.decode(errors="replace")))
-        said += token.piece
-    likeliest = [
-        {other.text: other.logprob for other in (token, *token.likeliest)}
-        for token in tokens
-        if token.likeliest
-    ]
-    return {
-        "tokens": [token.text for token in tokens],
-        "token_logprobs": [token.logprob for token in tokens],
-        "top_logprobs": likeliest or None,
-        "text_offset": offsets,
-    }
+    def by_text(self) -> dict[str, float]:
+        """The log-probabilities by text: its own, and of several with one text the likeliest's."""
+        found: dict[str, float] = {}
+        for token in (self, *self.likeliest):
+            found.setdefault(token.text, token.logprob)
+        return found
 
 
-def _tokens(blocks: Sequence[CommittedBlock]) -> Iterator[_Token]:
-    """Each token that has text and a score."""
-    for block in blocks:
-        beside = block.alternatives or ((),) * len(block.pieces)
-        for piece, unats, others in zip(block.pieces, block.logprobs_unats, beside, strict=True):
-            if piece and unats is not None:
-                likeliest = tuple(
-                    _Token(other.piece, other.logprob_unats / 1e6)
-                    for other in others
-                    if other.logprob_unats is not None
-                )
-                yield _Token(piece, unats / 1e6, likeliest)
+class Scores:
+    """The raw log-probabilities of one choice's blocks, told in order, at once or block by block.
+
+    A character may be open between two blocks; its bytes are remembered, so that where a token
+    stands doesn't depend on how its text was cut.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        self._chat = shape.chat
+        self._reader = getincrementaldecoder("utf-8")("replace")
+        self._said = 0  # whole characters
+
+    def of(self, blocks: Sequence[CommittedBlock]) -> dict[str, Any]:
+        """What the next blocks' tokens scored, in the endpoint's shape."""
+        tokens = list(self._tokens(blocks))
+        if self._chat:
+            content = [
+                {**token.entry(), "top_logprobs": [other.entry() for other in token.likeliest]}
+                for token in tokens
+            ]
+            return {"content": content, "refusal": None}
+        asked = any(block.alternatives for block in blocks)
+        # The older endpoint's four parallel lists; a drawn token is always among the likeliest.
+        return {
+            "tokens": [token.text for token in tokens],
+            "token_logprobs": [token.logprob for token in tokens],
+            "top_logprobs": [token.by_text() for token in tokens] if asked else None,
+            "text_offset": [token.offset for token in tokens],
+        }
+
+    def _tokens(self, blocks: Sequence[CommittedBlock]) -> Iterator[_Token]:
+        """Each token that has text and a score; all text counts for where the next one stands."""
+        for block in blocks:
+            beside = block.alternatives or ((),) * len(block.pieces)
+            for piece, unats, others in zip(
+                block.pieces, block.logprobs_unats, beside, strict=True
+            ):
+                offset = self._said
+                self._said += len(self._reader.decode(piece))
+                if piece and unats is not None:
+                    likeliest = tuple(
+                        _Token(other.piece, other.logprob_unats / 1e6)
+                        for other in others
+                        if other.logprob_unats is not None
+                    )
+                    yield _Token(piece, unats / 1e6, offset, likeliest)

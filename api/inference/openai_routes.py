@@ -22,7 +22,7 @@ from api.gateway import Gateway, Live
 from api.inference import orders, replies
 from api.inference.event_stream import KEEPALIVE, EventStream, sse
 from api.inference.idempotency import IdempotencyKey
-from api.inference.openai_replies import CHAT, TEXT, Shape, finish_reason
+from api.inference.openai_replies import CHAT, TEXT, Scores, Shape, finish_reason
 from api.inference.openai_schemas import (
     ChatCompletionRequest,
     CompletionParameters,
@@ -172,19 +172,19 @@ class _Telling:
         self._order_id = order_id
         self._model = model
         self._logprobs = logprobs
-        self._said: dict[int, int] = {}  # characters, by choice
+        self._scores: dict[int, Scores] = {}  # of the choices that something was said of
 
     def text(self, index: int, block: CommittedBlock) -> bytes:
         """The part that tells of a block."""
-        first, offset = index not in self._said, self._said.get(index, 0)
-        self._said[index] = offset + len(block.text)
+        first = index not in self._scores
+        scores = self._scores.setdefault(index, Scores(self._shape))
         part = self._shape.part(
             self._order_id,
             self._model,
             index,
             text=block.text,
             first=first,
-            logprobs=self._shape.logprobs([block], offset) if self._logprobs else None,
+            logprobs=scores.of([block]) if self._logprobs else None,
         )
         return sse(None, encode(part))
 

@@ -19,17 +19,15 @@ from api.bodies import StrictBody
 from api.error_reports import documented, report
 from api.errors import AuditBusy, Forbidden, InvalidParameter, NotFound, NotSettled, Unauthenticated
 from api.gateway import Gateway, Live
-from api.inference import orders, replies, traces
+from api.inference import order_reader, replies, traces
 from api.inference.audits import AuditDesk
 from api.inference.event_stream import KEEPALIVE, EventStream, sse
 from api.inference.generations import block_view, read
 from api.inference.idempotency import IdempotencyKey
-from api.inference.orders import Order, ServedModel
 from api.inference.schemas import GenerateRequest, GenerationView, TraceView
 from api.schemas import PathId
 from billing import receipt_audit
 from billing.errors import CannotAudit
-from billing.money import parse_nano
 from billing.receipt_audit import Audit
 from billing.request_evidence import of_request
 from metering.database import snapshot
@@ -65,7 +63,7 @@ async def generate(
 ) -> ASGIApp:
     """Generate within credit. A client that disconnects pays for the blocks committed before."""
     served = gateway.served
-    order = await served.turns.read(principal.tenant_id, read_order, served, data)
+    order = await served.turns.read(principal.tenant_id, order_reader.read, served, data)
     key = IdempotencyKey.of(idempotency_key, await request.body())
     submitted = await gateway.submit(principal, order, key, shows_blocks=bool(data.stream))
     request_id = submitted.request_id
@@ -155,43 +153,6 @@ def _auditable(database: Database, tenant_id: str | None, request_id: str) -> st
         raise NotFound(f"no generation {request_id}")
     receipt_audit.stated(evidence)
     return str(evidence.request.tenant_id)
-
-
-def read_order(served: ServedModel, wire: GenerateRequest) -> Order:
-    """The order that a body states; raises InvalidRequest naming what can't be honoured."""
-    messages = None if wire.messages is None else msgspec.to_builtins(wire.messages)
-    prompt, input_ids = orders.encode_prompt(served, wire.prompt, messages)
-    end_user, tags = orders.labels(wire.end_user, wire.tags)
-    return Order(
-        route="generate",
-        model=served.check_name(wire.model),
-        prompt=prompt,
-        input_ids=input_ids,
-        max_tokens=orders.token_limit(served, len(input_ids), wire.max_tokens),
-        sampling=orders.sampling_params(
-            served,
-            temperature=wire.temperature,
-            top_k=wire.top_k,
-            top_p=wire.top_p,
-            min_p=wire.min_p,
-            seed=wire.seed,
-            repetition_penalty=wire.repetition_penalty,
-            frequency_penalty=wire.frequency_penalty,
-            presence_penalty=wire.presence_penalty,
-            logit_bias=wire.logit_bias,
-        ),
-        stop=orders.stop_strings(wire.stop),
-        draft=wire.draft,
-        draft_scope=wire.draft_scope,
-        max_cost_nano=parse_nano(wire.max_cost) if wire.max_cost is not None else None,
-        deadline_ms=orders.deadline(wire.deadline_ms),
-        end_user=end_user,
-        tags=tags,
-        top_logprobs=wire.top_logprobs,
-        json_schema=orders.schema(served, wire.json_schema, "json_schema"),
-        energy=wire.energy,
-        max_energy_uj=orders.energy_limit(wire.max_joules),
-    )
 
 
 async def _live_events(gateway: Gateway, live: Live, *, logprobs: bool) -> AsyncIterator[bytes]:

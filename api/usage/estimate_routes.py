@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -18,16 +17,16 @@ from api.auth import Principal, Scope, requires, tenant_in_scope
 from api.bodies import StrictBody
 from api.error_reports import documented
 from api.errors import Forbidden, InvalidParameter, NotFound, Unauthenticated
-from api.inference import orders
-from api.inference.orders import ServedModel
+from api.inference import order_reader
+from api.inference.orders import Order, ServedModel
 from api.inference.schemas import GenerateRequest
 from api.replicas import Replicas
 from api.schemas import TenantQuery
 from billing import catalogue, queries, quotes
-from billing.errors import NoTariff
+from billing.errors import CostCeilingTooLow, NoTariff
 from billing.money import format_nano, plain
 from billing.tariffs import Tariff
-from engine.errors import PromptTooLong
+from engine.errors import InvalidRequest, ModelNotFound, PromptTooLong
 from metering import clock
 from metering.database import snapshot
 from metering.energy import Choice
@@ -35,7 +34,7 @@ from metering.energy import Choice
 
 class EstimateRequest(GenerateRequest, frozen=True, forbid_unknown_fields=True):
     """The body of `/generate`, or `input_tokens` in place of a prompt. What doesn't touch the
-    price is taken and left aside.
+    price is checked as there, and left aside.
     """
 
     input_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
@@ -64,6 +63,7 @@ class GreenView(msgspec.Struct, frozen=True):
 class EstimateView(msgspec.Struct, frozen=True):
     """What the request would cost. It never costs more than `worst`, whatever is generated;
     `expected` is a guess from what the tenant's requests came to lately, all of `max_tokens` used.
+    Neither is above the body's `max_cost`, with which the answer ends.
     `review_fee` says whether a review's fee is counted in both; `worst` assumes no discount.
     """
 
@@ -83,7 +83,8 @@ class EstimateView(msgspec.Struct, frozen=True):
     summary="Estimate a request's cost",
     status_code=200,
     responses=documented(
-        InvalidParameter, PromptTooLong, NoTariff, Unauthenticated, Forbidden, NotFound
+        *(InvalidParameter, InvalidRequest, PromptTooLong, CostCeilingTooLow, NoTariff),
+        *(Unauthenticated, Forbidden, NotFound, ModelNotFound),
     ),
     dto=StrictBody,
     return_dto=None,
@@ -97,21 +98,35 @@ async def estimate(  # noqa: PLR0917 -- injected by name, called by the router a
     tenant_id: TenantQuery = None,
 ) -> EstimateView:
     """Price a request under the tariff in force. Nothing is held, counted or kept."""
-    served.check_name(data.model)
-    input_tokens = await served.turns.read(principal.tenant_id, count_input, served, data)
-    max_tokens = orders.token_limit(served, input_tokens, data.max_tokens)
-    choice = None if data.energy is None else replicas.greenest()
+    order, input_tokens = await served.turns.read(principal.tenant_id, read_order, served, data)
+    if order.max_energy_uj is not None:
+        replicas.place(order)  # which refuses it where no energy is metered, and changes nothing
+    choice = None if order.energy is None else replicas.greenest()
     return await asyncio.to_thread(
-        _quoted, database, principal, tenant_id, input_tokens, max_tokens, choice
+        _quoted, database, principal, tenant_id, order, input_tokens, choice
     )
+
+
+def read_order(served: ServedModel, wire: EstimateRequest) -> tuple[Order, int]:
+    """The order that `/generate` would take for this, and its input's tokens; raises as it does.
+
+    Raises InvalidParameter when the input is stated as a prompt and as a count.
+    """
+    if wire.input_tokens is None:
+        order = order_reader.read(served, wire)
+        return order, len(order.input_ids)
+    if wire.prompt is not None or wire.messages is not None:
+        raise InvalidParameter("give either input_tokens or a prompt", "input_tokens")
+    order = order_reader.with_input(served, wire, None, (), wire.input_tokens)
+    return order, wire.input_tokens
 
 
 def _quoted(  # noqa: PLR0917 -- the handler's other half, on a thread
     database: Database,
     principal: Principal,
     tenant_id: str | None,
+    order: Order,
     input_tokens: int,
-    max_tokens: int,
     choice: Choice | None,
 ) -> EstimateView:
     with snapshot(database) as connection:
@@ -119,20 +134,23 @@ def _quoted(  # noqa: PLR0917 -- the handler's other half, on a thread
         tariff = catalogue.tariff_in_force(connection, tenant.id, clock.now_us())
         typical = queries.typical(connection, tenant.id)
     terms, review = tariff.document, tenant.review_opt_in and tariff.document.review is not None
+    tokens, ceiling = (input_tokens, order.max_tokens), order.max_cost_nano
+    worst = quotes.worst_case(terms, *tokens, review=review)
+    expected = quotes.expected(
+        terms,
+        *tokens,
+        review=review,
+        typical=typical,
+        green=choice is not None and choice.reason.is_choice,
+    )
+    if ceiling is not None:
+        quotes.check_ceiling(terms, ceiling, *tokens, review=review)
+        worst, expected = min(worst, ceiling), min(expected, ceiling)
     return EstimateView(
         input_tokens=input_tokens,
-        max_tokens=max_tokens,
-        expected=format_nano(
-            quotes.expected(
-                terms,
-                input_tokens,
-                max_tokens,
-                review=review,
-                typical=typical,
-                green=choice is not None and choice.reason.is_choice,
-            )
-        ),
-        worst=format_nano(quotes.worst_case(terms, input_tokens, max_tokens, review=review)),
+        max_tokens=order.max_tokens,
+        expected=format_nano(expected),
+        worst=format_nano(worst),
         currency=tariff.currency,
         review_fee=review,
         tariff=TariffView(tariff.id, tariff.tariff, tariff.version),
@@ -145,16 +163,3 @@ def _green(choice: Choice, terms: Tariff) -> GreenView:
     return GreenView(
         **choice.stated(), multiplier=None if multiplier is None else plain(multiplier)
     )
-
-
-def count_input(served: ServedModel, wire: EstimateRequest) -> int:
-    """The tokens of the prompt, or as stated; raises when it is neither, or both."""
-    if wire.input_tokens is not None:
-        if wire.prompt is not None or wire.messages is not None:
-            raise InvalidParameter("give either input_tokens or a prompt", "input_tokens")
-        return wire.input_tokens
-    messages: list[Mapping[str, Any]] | None = (
-        None if wire.messages is None else msgspec.to_builtins(wire.messages)
-    )
-    _, ids = orders.encode_prompt(served, wire.prompt, messages)
-    return len(ids)

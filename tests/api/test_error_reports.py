@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import msgspec
 import pytest
 from api_app import make_client
-from litestar import Litestar, Router, get, post
+from litestar import Litestar, Request, Router, get, post
+from litestar.exceptions import InternalServerException
 from litestar.params import FromPath, FromQuery, JSONBody
 from litestar.testing import TestClient
 from sqlalchemy import Engine
@@ -301,3 +304,16 @@ def test_an_unknown_kind_of_problem_is_not_found(client: TestClient[Litestar]) -
     codes = [kind["code"] for kind in client.get("/problems").json()["items"]]
     assert codes == sorted(codes)
     assert "insufficient_credit" in codes
+
+
+def test_a_client_that_leaves_before_its_body_is_read_is_no_fault_of_ours() -> None:
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    handler = SimpleNamespace(resolve_request_max_body_size=lambda: None)
+    scope: Any = {"type": "http", "headers": [], "state": {}, "route_handler": handler}
+    with pytest.raises(InternalServerException) as left:
+        asyncio.run(Request[Any, Any, Any](scope, receive).body())
+    with capture_logs() as logged:
+        said = error_reports.report(left.value)
+    assert (said.problem.status, said.error_id, logged) == (499, None, [])

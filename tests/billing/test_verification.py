@@ -193,6 +193,14 @@ def answer(signer: Signer) -> dict[str, Any]:
         "currency": "USD",
         "usage": {name: document["output"][name] for name in counts} | measured,
         "confidence": dict(document["confidence"]),
+        "status": document["status"],
+        "finish_reason": document["finish_reason"],
+        "model": document["model"]["name"],
+        "seed": document["parameters"]["seed"],
+        "created_at": document["started_at"],
+        "ended_at": document["ended_at"],
+        "review": {name: document["review"][name] for name in ("reason", "delivery")},
+        "drafting": dict(document["drafting"]),
         "receipt": sign(signer, document),
     }
 

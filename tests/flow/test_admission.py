@@ -8,6 +8,10 @@ from decimal import Decimal
 import httpx
 from gateway_process import Gateway, GatewayHome, Tenant, make_tenant
 
+from api import keys
+from api.roles import Role
+from metering.database import open_database, transaction
+
 BODY = {"prompt": "Tell me a story.", "max_tokens": 16, "seed": 1}
 
 
@@ -55,6 +59,27 @@ def test_a_repeated_idempotency_key_replays_the_first_answer(
         assert again.headers["idempotent-replayed"] == "true"
         assert other.status_code == 422
         assert client.get("/balance").json() == balance
+
+
+def test_a_test_keys_answer_is_no_replay_of_a_live_ones_nor_the_other_way_round(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    database = open_database(gateway.home.resolved_database_url)
+    with transaction(database) as connection:
+        testing = keys.create(
+            connection, tenant_id=tenant.id, role=Role.DEVELOPER, name="t", test_mode=True
+        )
+    database.dispose()
+    for first, second in ((testing.secret, tenant.key), (tenant.key, testing.secret)):
+        headers = {"idempotency-key": first}
+        with gateway.client(first) as client:
+            answer = client.post("/generate", json=BODY, headers=headers).raise_for_status()
+        with gateway.client(second) as client:
+            refused = client.post("/generate", json=BODY, headers=headers)
+        assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_mismatch")
+        with gateway.client(first) as client:
+            again = client.post("/generate", json=BODY, headers=headers).raise_for_status()
+        assert again.json() == answer.json()
 
 
 def test_a_key_whose_answer_was_erased_says_so_and_charges_nothing(

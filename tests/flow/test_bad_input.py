@@ -50,15 +50,17 @@ CASES: list[tuple[str, dict[str, Any], int, str | None]] = [
 ]
 
 
+@pytest.mark.parametrize("door", ["/generate", "/estimate"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_a_request_that_cannot_be_honoured_names_what_is_wrong(
     gateway: Gateway,
     tenant: Tenant,
     case: tuple[str, dict[str, Any], int, str | None],
+    door: str,
 ) -> None:
     _, body, status, parameter = case
     with gateway.client(tenant.key) as client:
-        answer = client.post("/generate", json=body)
+        answer = client.post(door, json=body)
         assert answer.status_code == status, answer.text
         assert answer.headers["content-type"].startswith("application/problem+json")
         problem = answer.json()

@@ -29,6 +29,20 @@ def test_an_owner_issues_keys_of_its_own_tenant(client: Client, house: House) ->
     assert issued["secret"] not in client.get("/admin/keys", headers=bearer(house.owner)).text
 
 
+def test_a_test_key_comes_by_no_live_one(client: Client, house: House) -> None:
+    testing = bearer(issue(client, house.owner, role="owner", test_mode=True)["secret"])
+    refusals = [
+        client.post("/admin/keys", headers=testing, json={"name": "new", "role": "developer"}),
+        client.post(
+            f"/admin/keys/{house.key_ids[Role.DEVELOPER]}/rotate", headers=testing, json={}
+        ),
+    ]
+    for answer in refusals:
+        assert (answer.status_code, answer.json()["parameter"]) == (400, "test_mode")
+    body = {"name": "new", "role": "developer", "test_mode": True}
+    assert client.post("/admin/keys", headers=testing, json=body).status_code == 201
+
+
 def test_an_owner_reaches_no_key_but_its_tenants(
     client: Client, house: House, sqlite_database: Engine
 ) -> None:
@@ -54,6 +68,7 @@ def test_an_owner_reaches_no_key_but_its_tenants(
     ("body", "status", "parameter"),
     [
         ({"role": "operator"}, 400, "role"),
+        ({"role": "finance", "test_mode": True}, 400, "test_mode"),
         ({"role": "king"}, 400, "role"),
         ({"role": "owner", "expires_at": "2020-01-01T00:00:00Z"}, 400, "expires_at"),
         ({"role": "owner", "expires_at": "9999-12-31T00:00:00Z"}, 400, "expires_at"),

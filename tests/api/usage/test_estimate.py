@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -16,8 +17,8 @@ from sqlalchemy import Engine
 from tiny_models import write_tiny_dfm
 
 from api import tenants
-from api.inference.orders import ServedModel
-from api.replicas import Replicas
+from api.inference.orders import Order, ServedModel
+from api.replicas import Replica, Replicas
 from api.roles import Role
 from api.usage.estimate_routes import estimate
 from billing import queries
@@ -49,6 +50,7 @@ class Standing(Replicas):
 
     def __init__(self, samples: int) -> None:
         super().__init__(())
+        self.devices: tuple[str, ...] = ("gpu",)
         basis = Basis(EnergyClass.MEASURED, "nvml_total_energy", "gpu_board")
         self.candidates = [
             Candidate(name, live=0, room=4, figure=Figure(basis, samples, uj_per_token))
@@ -57,6 +59,14 @@ class Standing(Replicas):
 
     def greenest(self) -> Choice:
         return green(self.candidates)
+
+    def place(self, order: Order) -> tuple[Replica, Order]:
+        name = self.candidates[0].replica
+        self._replicas = (cast("Replica", SimpleNamespace(name=name, devices=self.devices)),)
+        return super().place(order)
+
+    def _candidates(self) -> list[Candidate]:
+        return self.candidates[:1]
 
 
 @pytest.fixture
@@ -141,6 +151,40 @@ def test_the_body_of_generate_may_be_sent_as_it_is(client: Client, house: House)
     assert dressed.json() == plain.json()
 
 
+def test_a_max_cost_bounds_what_is_quoted(client: Client, house: House) -> None:
+    body = {"input_tokens": 20, "max_tokens": 400}
+    quote = ask(client, house.developer, **body).json()
+    expected, worst = Decimal(quote["expected"]), Decimal(quote["worst"])
+    between = ask(client, house.developer, **body, max_cost=str((expected + worst) / 2)[:11]).json()
+    assert between["expected"] == quote["expected"]
+    assert expected < Decimal(between["worst"]) == Decimal(str((expected + worst) / 2)[:11]) < worst
+    below = str(expected / 2)[:11]
+    capped = ask(client, house.developer, **body, max_cost=below).json()
+    assert Decimal(capped["expected"]) == Decimal(capped["worst"]) == Decimal(below)
+    assert ask(client, house.developer, **body, max_cost="1").json() == quote
+
+
+def test_a_max_cost_that_admits_no_request_has_no_price(client: Client, house: House) -> None:
+    answer = ask(client, house.developer, input_tokens=20, max_tokens=400, max_cost="0.000000001")
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (400, "cost_ceiling_too_low")
+    assert problem["parameter"] == "max_cost"
+    needed = problem["needed"]
+    one = ask(client, house.developer, input_tokens=20, max_tokens=1).json()
+    assert needed == one["worst"], "the most that the input and one token can cost"
+    least = ask(client, house.developer, input_tokens=20, max_tokens=400, max_cost=needed)
+    assert least.json()["worst"] == needed
+
+
+def test_a_limit_of_joules_has_a_price_only_where_they_are_metered(
+    client: Client, house: House, replicas: Standing
+) -> None:
+    body = {"prompt": "a", "max_joules": "3"}
+    assert ask(client, house.developer, **body).status_code == 200
+    replicas.devices = ()
+    assert ask(client, house.developer, **body).json()["parameter"] == "max_joules"
+
+
 def test_no_request_costs_more_than_the_worst_case(
     client: Client, house: House, desk: Desk, sqlite_database: Engine
 ) -> None:
@@ -192,6 +236,19 @@ def test_an_estimate_changes_nothing(client: Client, house: House, sqlite_databa
         ({"prompt": "a", "max_tokens": "8"}, 400, "max_tokens"),
         ({"prompt": "a", "tokens": 5}, 400, "tokens"),
         ({"prompt": "a", "model": "gpt-9"}, 404, "model"),
+        ({"prompt": "a", "temperature": 99}, 400, "temperature"),
+        ({"input_tokens": 5, "temperature": 99}, 400, "temperature"),
+        ({"prompt": "a", "top_p": 0}, 400, "top_p"),
+        ({"prompt": "a", "seed": -1}, 400, "seed"),
+        ({"input_tokens": 5, "seed": -1}, 400, "seed"),
+        ({"prompt": "a", "logit_bias": {"99999": 1}}, 400, "logit_bias"),
+        ({"prompt": "a", "stop": ""}, 400, "stop"),
+        ({"prompt": "a", "max_joules": "x"}, 400, "max_joules"),
+        ({"prompt": "a", "json_schema": {"type": "wizard"}}, 400, "json_schema"),
+        ({"input_tokens": 5, "json_schema": {"type": "wizard"}}, 400, "json_schema"),
+        ({"prompt": "a", "deadline_ms": 0}, 400, "deadline_ms"),
+        ({"prompt": "a", "end_user": "a\x00"}, 400, "end_user"),
+        ({"prompt": "a", "tags": {"": "a"}}, 400, "tags"),
         ({"messages": [{"role": "wizard", "content": "a"}]}, 400, "messages[0].role"),
     ],
 )
