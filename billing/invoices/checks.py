@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 
 from sqlalchemy import Connection, Engine, exists, func, select, union_all
 
@@ -31,6 +32,7 @@ def check(connection: Connection) -> Iterator[Difference]:
     yield from _numbers(connection)
     yield from _receivables(connection)
     yield from _skipped(connection)
+    yield from _neighbours(connection)
 
 
 def unbilled(database: Engine) -> Iterator[Difference]:
@@ -160,3 +162,22 @@ def _skipped(connection: Connection) -> Iterator[Difference]:
                 subject = f"{tenant_id} {label}"
                 yield Difference("months are closed in their order", subject, "closed", "never")
             label = periods.following(label)
+
+
+def _neighbours(connection: Connection) -> Iterator[Difference]:
+    """Closed months that follow each other: one begins where the other ends, so that no hour is in
+    two of them or in none.
+    """
+    row = billing_periods.c
+    closed = connection.execute(
+        select(row.tenant_id, row.label, row.start_us, row.end_us).order_by(
+            row.tenant_id, row.label
+        )
+    ).all()
+    for before, after in pairwise(closed):
+        follows = periods.following(before.label) == after.label
+        if before.tenant_id != after.tenant_id or not follows or before.end_us == after.start_us:
+            continue
+        subject = f"{before.tenant_id} {before.label} and {after.label}"
+        start, end = str(after.start_us), str(before.end_us)
+        yield Difference("neighbouring months meet", subject, end, start)
