@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal, InvalidOperation
-from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, exists, select
+from sqlalchemy import Connection, exists, select
 
 from billing.errors import InvalidAmount, InvoiceConflict, UnknownTenant
 from billing.invoices.numbers import CREDIT_NOTES
@@ -95,9 +94,8 @@ def customer(connection: Connection, tenant_id: str, at_us: int | None = None) -
     taxed = _taxed(connection, tenant_id, clock.now_us() if at_us is None else at_us)
     if taxed is None:
         return found
-    return msgspec.structs.replace(
-        found, tax_name=taxed.tax_name, tax_percent=Decimal(taxed.tax_percent)
-    )
+    tax_name, tax_percent = taxed
+    return msgspec.structs.replace(found, tax_name=tax_name, tax_percent=tax_percent)
 
 
 def set_customer(
@@ -135,14 +133,15 @@ def set_customer(
     )
 
 
-def _taxed(connection: Connection, tenant_id: str, at_us: int) -> Row[Any] | None:
+def _taxed(connection: Connection, tenant_id: str, at_us: int) -> tuple[str, Decimal] | None:
     row = invoice_taxes.c
-    return connection.execute(
+    found = connection.execute(
         select(row.tax_name, row.tax_percent)
         .where(row.tenant_id == tenant_id, row.from_us <= at_us)
         .order_by(row.from_us.desc())
         .limit(1)
     ).one_or_none()
+    return None if found is None else (found.tax_name, Decimal(found.tax_percent))
 
 
 def parse_percent(text: str) -> Decimal:

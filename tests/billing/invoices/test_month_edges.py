@@ -94,7 +94,8 @@ def test_a_tenant_that_moves_while_its_month_is_closed_has_every_hour_in_one_mon
     month.now_us = at("2027-01-05 00:00") if final else at("2026-12-02 00:00")
     edge = at("2026-12-01 00:00")
     between = month.serve("req_1", ended_us=edge + HOUR_US, tokens=500_000)
-    read, moved = closing.period_of, []
+    read = closing.period_of
+    moved: list[Period] = []
 
     def then_moved(connection: Connection, tenant_id: str, label: str) -> Period:
         found = read(connection, tenant_id, label)

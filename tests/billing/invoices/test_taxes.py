@@ -212,8 +212,10 @@ def test_tax_that_is_booked_beside_the_invoices_is_named(month: Month) -> None:
     month.now_us = at("2026-11-05 00:00")
     issued = month.issued("2026-10")
     with transaction(month.database) as connection:
-        sides = (Account("ten_1", kind, "USD") for kind in (AccountKind.TAX, AccountKind.EARNINGS))
-        post(connection, "odd", [Transfer("odd", TransferKind.TAX, *sides, CENT, month.now_us)])
+        tax = Account("ten_1", AccountKind.TAX, "USD")
+        earnings = Account("ten_1", AccountKind.EARNINGS, "USD")
+        move = Transfer("odd", TransferKind.TAX, tax, earnings, CENT, month.now_us)
+        post(connection, "odd", [move])
     with snapshot(month.database) as connection:
         (found,) = checks.check(connection)
     owed = issued.row.tax_minor * CENT
