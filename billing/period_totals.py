@@ -9,8 +9,7 @@ from sqlalchemy import Connection, Row, func, select
 
 from billing import periods
 from billing.differences import UNREADABLE, Difference
-from billing.invoices.drafting import UNBILLED_STATES
-from billing.invoices.tables import billing_periods, invoice_lines, invoices
+from billing.invoices.tables import UNBILLED_STATES, billing_periods, invoice_lines, invoices
 from billing.request_evidence import Evidence
 from metering.tables import tenants
 

@@ -36,8 +36,13 @@ from billing.exports.focus_rows import (
 )
 from billing.exports.stretches import Booked
 from billing.invoices import closing, parties
-from billing.invoices.drafting import LINE_KINDS, UNBILLED_STATES
-from billing.invoices.tables import credit_notes, invoice_lines, invoices
+from billing.invoices.tables import (
+    LINE_KINDS,
+    UNBILLED_STATES,
+    credit_notes,
+    invoice_lines,
+    invoices,
+)
 from billing.ledger.accounts import Account, AccountKind
 from billing.ledger.balances import currency_of
 from billing.periods import Period

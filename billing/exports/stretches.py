@@ -12,8 +12,7 @@ from itertools import pairwise
 
 from sqlalchemy import Connection, select
 
-from billing.invoices.drafting import LINE_KINDS
-from billing.invoices.tables import invoice_lines, invoices
+from billing.invoices.tables import LINE_KINDS, invoice_lines, invoices
 
 BEFORE_US, EVER_US = -1, 2**63 - 1
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 
 from sqlalchemy import Connection, Engine, exists, func, select, union_all
 
 from billing import charged_hours, periods, waiting_usage
 from billing.differences import Difference
-from billing.invoices import closed_periods, drafting, issuing
+from billing.invoices import closed_periods, drafting, issuing, taxes
 from billing.invoices.closed_periods import LatePeriod
 from billing.invoices.tables import (
+    LINE_KINDS,
+    UNBILLED_STATES,
     billing_periods,
     credit_notes,
     invoice_lines,
@@ -30,7 +33,9 @@ def check(connection: Connection) -> Iterator[Difference]:
     yield from _lines(connection)
     yield from _numbers(connection)
     yield from _receivables(connection)
+    yield from _taxes(connection)
     yield from _skipped(connection)
+    yield from _neighbours(connection)
 
 
 def unbilled(database: Engine) -> Iterator[Difference]:
@@ -77,7 +82,7 @@ def _lines(connection: Connection) -> Iterator[Difference]:
         sums[invoice_id][kind] = int(minor)
     for row in connection.execute(select(invoices).order_by(invoices.c.id)):
         found = sums[row.id]
-        charges = sum(found.get(kind, 0) for kind in drafting.LINE_KINDS)
+        charges = sum(found.get(kind, 0) for kind in LINE_KINDS)
         for name, expected, actual in (
             ("invoice subtotal = its charges", charges, row.subtotal_minor),
             ("invoice tax = its tax lines", found.get("tax", 0), row.tax_minor),
@@ -109,14 +114,7 @@ def _receivables(connection: Connection) -> Iterator[Difference]:
     for row in connection.execute(select(invoices).where(invoices.c.state == "final")).mappings():
         left = issuing.remaining(connection, dict(row))
         owed[row["tenant_id"]] += left * row["minor_nano"]
-    booked = {
-        tenant: int(nano)
-        for tenant, nano in connection.execute(
-            select(accounts.c.tenant_id, accounts.c.debits_nano - accounts.c.credits_nano).where(
-                accounts.c.kind == AccountKind.RECEIVABLE
-            )
-        )
-    }
+    booked = _balances(connection, AccountKind.RECEIVABLE)
     for tenant in sorted(owed.keys() | booked.keys()):
         if owed[tenant] != booked.get(tenant, 0):
             yield Difference(
@@ -125,6 +123,52 @@ def _receivables(connection: Connection) -> Iterator[Difference]:
                 str(owed[tenant]),
                 str(booked.get(tenant, 0)),
             )
+
+
+def _taxes(connection: Connection) -> Iterator[Difference]:
+    """The tax of every month of service against its rate of what invoices charge of it, and what
+    tax is booked of every tenant against what its invoices and credit notes say.
+    """
+    row, note = invoices.c, credit_notes.c
+    stands = row.state.not_in(UNBILLED_STATES)
+    said: defaultdict[str, int] = defaultdict(int)
+    for tenant_id, minor, tax in connection.execute(
+        select(row.tenant_id, row.minor_nano, func.sum(row.tax_minor))
+        .where(stands)
+        .group_by(row.tenant_id, row.minor_nano)
+        .order_by(row.tenant_id)
+    ):
+        said[tenant_id] += int(tax) * minor
+        for label, taxed in sorted(taxes.by_period(connection, tenant_id).items()):
+            whole = taxed.tax_of(taxed.charges_nano, minor)
+            if whole != taxed.tax_minor:
+                yield Difference(
+                    "tax of a month = its rate of its charges",
+                    f"{tenant_id} {label}",
+                    str(whole),
+                    str(taxed.tax_minor),
+                )
+    for tenant_id, minor, tax in connection.execute(
+        select(note.tenant_id, row.minor_nano, func.sum(note.tax_minor))
+        .join(invoices, row.id == note.invoice_id)
+        .group_by(note.tenant_id, row.minor_nano)
+    ):
+        said[tenant_id] -= int(tax) * minor
+    booked: defaultdict[str, int] = defaultdict(int)
+    booked |= _balances(connection, AccountKind.TAX)
+    for tenant_id in sorted(said.keys() | booked.keys()):
+        if said[tenant_id] != -booked[tenant_id]:
+            expected, actual = str(said[tenant_id]), str(-booked[tenant_id])
+            yield Difference("booked tax = tax of invoices", tenant_id, expected, actual)
+
+
+def _balances(connection: Connection, kind: AccountKind) -> dict[str, int]:
+    """What stands on the debit side of every tenant's account of a kind."""
+    account = accounts.c
+    query = select(account.tenant_id, account.debits_nano - account.credits_nano).where(
+        account.kind == kind
+    )
+    return {tenant: int(nano) for tenant, nano in connection.execute(query)}
 
 
 def _skipped(connection: Connection) -> Iterator[Difference]:
@@ -160,3 +204,22 @@ def _skipped(connection: Connection) -> Iterator[Difference]:
                 subject = f"{tenant_id} {label}"
                 yield Difference("months are closed in their order", subject, "closed", "never")
             label = periods.following(label)
+
+
+def _neighbours(connection: Connection) -> Iterator[Difference]:
+    """Closed months that follow each other: one begins where the other ends, so that no hour is in
+    two of them or in none.
+    """
+    row = billing_periods.c
+    closed = connection.execute(
+        select(row.tenant_id, row.label, row.start_us, row.end_us).order_by(
+            row.tenant_id, row.label
+        )
+    ).all()
+    for before, after in pairwise(closed):
+        follows = periods.following(before.label) == after.label
+        if before.tenant_id != after.tenant_id or not follows or before.end_us == after.start_us:
+            continue
+        subject = f"{before.tenant_id} {before.label} and {after.label}"
+        start, end = str(after.start_us), str(before.end_us)
+        yield Difference("neighbouring months meet", subject, end, start)

@@ -1,6 +1,6 @@
 """Closing a period: tenant by tenant, the sums read outside any lock, the writes short.
 
-    1. a write: from now on, what is booked into the period counts as late
+    1. a write: from now on, what is booked into the period counts as late, and its span is fixed
     2. a read:  all that the period holds, less what was billed of it
     3. a write: the invoice, its number and its bookings
 
@@ -166,6 +166,8 @@ def _close(
         if final:
             with transaction(database) as connection:
                 lock_tenant(connection, tenant_id, currency_of(connection, tenant_id))
+                if period_of(connection, tenant_id, label) != period:
+                    continue  # the tenant moved, or a neighbouring month was begun: look again
                 closed_periods.begin(connection, tenant_id, period, now)
         with snapshot(database) as connection:
             draft = drafting.draft(connection, tenant_id, period)
@@ -173,6 +175,8 @@ def _close(
             lock_tenant(connection, tenant_id, draft.currency)
             if drafting.standing(connection, tenant_id) != draft.standing:
                 continue  # another close was faster: look again
+            if period_of(connection, tenant_id, label) != period:
+                continue  # of a draft, whose span nothing has fixed yet
             if not final and draft.is_empty:
                 draft_rows.discard(connection, draft)
                 return Closed(tenant_id, Outcome.NOTHING, None, draft)

@@ -5,7 +5,7 @@ it. For a period that was never billed that is the whole of it; for one that was
 late. So nothing is billed twice, and nothing is lost, in whatever order it came.
 
     charges        C   rated lines, adjustments and period prices, exact
-    tax            T   of C rounded to minor units, in minor units
+    tax            T   of each month of service what `taxes` says, in minor units
     to pay         X = (accrued usage + period prices) + T, exact
     due                X rounded to minor units; where X is negative it is 0, and X goes back into
                        the tenant's credit, to the nano
@@ -22,19 +22,17 @@ from sqlalchemy import Connection, bindparam, case, func, select
 
 from billing import catalogue
 from billing.errors import NoTariff
-from billing.invoices import closed_periods, minor_units, parties, period_models, usage
+from billing.invoices import closed_periods, minor_units, parties, period_models, taxes, usage
 from billing.invoices.closed_periods import LatePeriod
 from billing.invoices.parties import Customer, Issuer
-from billing.invoices.tables import invoice_lines, invoices
+from billing.invoices.tables import LINE_KINDS, UNBILLED_STATES, invoice_lines, invoices
+from billing.invoices.taxes import Rate
 from billing.ledger.balances import currency_of
 from billing.money import plain
 from billing.period_terms import PeriodPrice
 from billing.periods import Period
 from billing.tariffs import Tariff
 from metering.prepared import Prepared
-
-LINE_KINDS = ("usage", "adjustment", "period")
-UNBILLED_STATES = ("draft", "void")
 
 # What adds a period's rated lines up.
 AddUp = Callable[[Connection, str, Period], list[usage.Group]]
@@ -78,6 +76,11 @@ class Unbilled:
     late: int  # the count of late bookings that this took in
     lines: tuple[InvoiceLine, ...]
     accrued_nano: int
+
+    @property
+    def charges_nano(self) -> int:
+        """What its lines charge."""
+        return sum(line.amount_nano for line in self.lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +191,14 @@ def _drafted(  # noqa: PLR0917 - what an invoice is of, and how that is added up
 ) -> Draft:
     currency = currency_of(connection, tenant_id)
     minor = minor_units.minor_nano(currency)
-    customer = parties.customer(connection, tenant_id)
     parts = tuple(unbilled(connection, tenant_id, each, add_up) for each in wanted)
     charges = [line for part in parts for line in part.lines]
     charges_nano = sum(line.amount_nano for line in charges)
     subtotal = minor_units.rounded(charges_nano, minor)
-    tax = minor_units.tax(subtotal, customer.tax_percent)
+    taxed = [
+        taxes.owed(connection, tenant_id, part.period, part.charges_nano, minor) for part in parts
+    ]
+    tax = sum(amount for _, amount in taxed)
     owed = sum(part.accrued_nano for part in parts) + tax * minor
     owed += sum(line.amount_nano for line in charges if line.kind == "period")
     due = minor_units.rounded(max(owed, 0), minor)
@@ -202,8 +207,7 @@ def _drafted(  # noqa: PLR0917 - what an invoice is of, and how that is added up
     lines = [
         replace(line, amount_minor=amount) for line, amount in zip(charges, amounts, strict=True)
     ]
-    if tax or (customer.tax_percent and lines):
-        lines.append(_tax(customer, period, subtotal, tax, minor))
+    lines += _taxes(parts, taxed, lines, minor)
     paid_nano = charges_nano + tax * minor - max(owed, 0)
     if credit or paid_nano:
         lines.append(_summary_line("credit", "credit", period, -paid_nano, -credit))
@@ -214,7 +218,7 @@ def _drafted(  # noqa: PLR0917 - what an invoice is of, and how that is added up
         currency=currency,
         minor_nano=minor,
         issuer=parties.issuer(connection),
-        customer=customer,
+        customer=parties.customer(connection, tenant_id, period.end_us - 1),
         parts=parts,
         lines=tuple(lines),
         charges_nano=charges_nano,
@@ -365,19 +369,39 @@ def _less(line: InvoiceLine, billed: InvoiceLine) -> InvoiceLine:
     )
 
 
-def _tax(
-    customer: Customer, period: Period, base_minor: int, tax_minor: int, minor: int
-) -> InvoiceLine:
-    line = _summary_line("tax", customer.tax_name, period, tax_minor * minor, tax_minor)
-    base = Decimal(base_minor * minor).scaleb(-9)
-    share = plain(customer.tax_percent / 100)
-    return replace(
-        line,
-        detail=f"{plain(customer.tax_percent)} %",
-        quantity=base,
-        unit="charged",
-        unit_price=share,
-    )
+def _taxes(
+    parts: Sequence[Unbilled],
+    taxed: Sequence[tuple[Rate, int]],
+    charges: Sequence[InvoiceLine],
+    minor: int,
+) -> list[InvoiceLine]:
+    """A line for each month of service; none at all where nothing is taxed.
+
+    Once one month is taxed, one that is not says so: it is by its line that its rate is known.
+    """
+    found = [
+        (part.period, rate, amount)
+        for part, (rate, amount) in zip(parts, taxed, strict=True)
+        if part.lines or amount
+    ]
+    if not any(rate.percent or amount for _, rate, amount in found):
+        return []
+    return [
+        replace(
+            _summary_line("tax", rate.name, period, amount * minor, amount),
+            detail=f"{plain(rate.percent)} %",
+            quantity=_charged(charges, period, minor),
+            unit="charged",
+            unit_price=plain(rate.percent / 100),
+        )
+        for period, rate, amount in found
+    ]
+
+
+def _charged(lines: Sequence[InvoiceLine], period: Period, minor: int) -> Decimal:
+    """What lines as stated charge of a month of service, in units of the currency."""
+    stated = sum(line.amount_minor for line in lines if line.period == period.label)
+    return Decimal(stated * minor).scaleb(-9)
 
 
 def _summary_line(

@@ -6,16 +6,18 @@ import re
 from decimal import Decimal, InvalidOperation
 
 import msgspec
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, exists, select
 
 from billing.errors import InvalidAmount, InvoiceConflict, UnknownTenant
 from billing.invoices.numbers import CREDIT_NOTES
-from billing.invoices.tables import invoice_customers, invoice_issuer
+from billing.invoices.tables import invoice_customers, invoice_issuer, invoice_taxes
+from metering import clock
 from metering.tables import tenants
 
 HOUR_US = 3600 * 10**6
 PERCENT_MAX = 100
 DAYS_MAX = 3650
+_NAMED = ("name", "address", "tax_id")  # of a customer, beside its tax
 _SERIES = re.compile(r"[A-Z0-9._/-]{1,16}")
 
 
@@ -73,8 +75,11 @@ def reminders(found: Issuer) -> list[int]:
     return days
 
 
-def customer(connection: Connection, tenant_id: str) -> Customer:
-    """The tenant as set, or by its name alone; raises UnknownTenant."""
+def customer(connection: Connection, tenant_id: str, at_us: int | None = None) -> Customer:
+    """The tenant as set, or by its name alone, with the tax in force at a moment, or now.
+
+    Raises UnknownTenant.
+    """
     name = connection.scalar(select(tenants.c.name).where(tenants.c.id == tenant_id))
     if name is None:
         raise UnknownTenant(f"no tenant {tenant_id!r}")
@@ -85,18 +90,58 @@ def customer(connection: Connection, tenant_id: str) -> Customer:
         .mappings()
         .one_or_none()
     )
-    if row is None:
-        return Customer(name)
-    fields = {name: row[name] for name in Customer.__struct_fields__}
-    return Customer(**{**fields, "tax_percent": Decimal(row["tax_percent"])})
+    found = Customer(name) if row is None else Customer(**{each: row[each] for each in _NAMED})
+    taxed = _taxed(connection, tenant_id, clock.now_us() if at_us is None else at_us)
+    if taxed is None:
+        return found
+    tax_name, tax_percent = taxed
+    return msgspec.structs.replace(found, tax_name=tax_name, tax_percent=tax_percent)
 
 
-def set_customer(connection: Connection, tenant_id: str, found: Customer) -> None:
-    """Set what a tenant's invoices say of it from now on; raises UnknownTenant."""
-    customer(connection, tenant_id)
+def set_customer(
+    connection: Connection, tenant_id: str, found: Customer, taxed_from_us: int | None = None
+) -> None:
+    """Set what a tenant's invoices say of it from now on; raises UnknownTenant.
+
+    Its tax is in force from a moment on, or from now; the first that is set, from ever.
+    """
+    before = customer(connection, tenant_id)
     connection.execute(invoice_customers.delete().where(invoice_customers.c.tenant_id == tenant_id))
-    values = msgspec.structs.asdict(found) | {"tax_percent": f"{found.tax_percent:f}"}
-    connection.execute(invoice_customers.insert().values(tenant_id=tenant_id, **values))
+    named = {each: getattr(found, each) for each in _NAMED}
+    connection.execute(invoice_customers.insert().values(tenant_id=tenant_id, **named))
+    row = invoice_taxes.c
+    is_first = not connection.scalar(select(exists().where(row.tenant_id == tenant_id)))
+    tax = (found.tax_name, found.tax_percent)
+    if taxed_from_us is not None:
+        from_us = taxed_from_us
+    elif is_first:
+        from_us = 0
+    elif tax == (before.tax_name, before.tax_percent):
+        return  # and what is to be in force later stays so
+    else:
+        from_us = clock.now_us()
+    connection.execute(
+        invoice_taxes.delete().where(row.tenant_id == tenant_id, row.from_us >= from_us)
+    )
+    connection.execute(
+        invoice_taxes.insert().values(
+            tenant_id=tenant_id,
+            from_us=from_us,
+            tax_name=found.tax_name,
+            tax_percent=f"{found.tax_percent:f}",
+        )
+    )
+
+
+def _taxed(connection: Connection, tenant_id: str, at_us: int) -> tuple[str, Decimal] | None:
+    row = invoice_taxes.c
+    found = connection.execute(
+        select(row.tax_name, row.tax_percent)
+        .where(row.tenant_id == tenant_id, row.from_us <= at_us)
+        .order_by(row.from_us.desc())
+        .limit(1)
+    ).one_or_none()
+    return None if found is None else (found.tax_name, Decimal(found.tax_percent))
 
 
 def parse_percent(text: str) -> Decimal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -52,24 +53,44 @@ def set_issuer(
 @click.option("--tax-id", type=Prose(64))
 @click.option("--tax-name", type=Prose(40))
 @click.option("--tax-percent", help='Such as "19" or "8.875".')
+@click.option(
+    "--tax-from",
+    type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ"]),
+    help="From when on that tax is in force, in UTC.  [default: now; the first, from ever]",
+)
 @click.pass_obj
 def set_customer(
-    context: CliContext, /, tenant_id: str, tax_percent: str | None, **given: Any
+    context: CliContext,
+    /,
+    tenant_id: str,
+    tax_percent: str | None,
+    tax_from: datetime | None,
+    **given: Any,
 ) -> None:
-    """Show what a tenant's invoices say of it, and its tax; or change what is given."""
+    """Show what a tenant's invoices say of it, and its tax; or change what is given.
+
+    A month is taxed by the rate that is in force at its last moment.
+    """
     import msgspec
 
     from billing.invoices import parties
 
     changes = {name: value for name, value in given.items() if value is not None}
+    from_us = None
+    if tax_from is not None:
+        if tax_percent is None:
+            raise click.UsageError("--tax-from is of a --tax-percent")
+        from_us = round(tax_from.replace(tzinfo=UTC).timestamp()) * 10**6
     with context.transaction() as connection:
         found = msgspec.structs.replace(parties.customer(connection, tenant_id), **changes)
         if tax_percent is not None:
             percent = parties.parse_percent(tax_percent)
             found = msgspec.structs.replace(found, tax_percent=percent)
             changes["tax_percent"] = tax_percent
+            if tax_from is not None:
+                changes["tax_from"] = tax_from.replace(tzinfo=UTC).isoformat()
         if changes:
-            parties.set_customer(connection, tenant_id, found)
+            parties.set_customer(connection, tenant_id, found, from_us)
             context.record(
                 connection,
                 action="invoice.customer_set",

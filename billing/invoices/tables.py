@@ -23,6 +23,11 @@ from sqlalchemy import (
 from billing.tables import adjustments, metadata, tariff_versions
 from metering.tables import Id, tenants
 
+# Lines that charge something; the others are tax, and what credit paid.
+LINE_KINDS = ("usage", "adjustment", "period")
+# Invoices that do not stand: what is on them is not billed.
+UNBILLED_STATES = ("draft", "void")
+
 # One row for each period of a tenant that was closed, from the moment on when what still arrives
 # for it is late.
 billing_periods = Table(
@@ -172,6 +177,14 @@ invoice_customers = Table(
     Column("name", String(200), nullable=False),
     Column("address", Text, nullable=False),
     Column("tax_id", String(64), nullable=False),
+)
+
+# What tax is on what a tenant buys: each rate is in force until the next one is.
+invoice_taxes = Table(
+    "invoice_taxes",
+    metadata,
+    Column("tenant_id", Id, ForeignKey(tenants.c.id), primary_key=True),
+    Column("from_us", BigInteger, primary_key=True, autoincrement=False),
     Column("tax_name", String(40), nullable=False),
     Column("tax_percent", String(12), nullable=False),  # decimal
 )

@@ -1,7 +1,8 @@
 """Whatever order events come in, however often, and whenever months are closed between them.
 
-The same requests give the same exact total for each month of service, corrections included; the
-lines of every invoice add up; entries sum to zero; and no invoice, once final, changes.
+The same requests give the same exact total and the same tax for each month of service, whatever the
+rate became later, corrections included; the lines of every invoice add up; entries sum to zero; and
+no invoice, once final, changes.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from invoice_world import Month, at, per_service_period, priced
 from sqlalchemy import Engine, update
 
 from billing import periods
-from billing.invoices import closing, issuing
+from billing.invoices import closing, issuing, minor_units
 from billing.money import round_nano
 from metering.database import snapshot, transaction
 from metering.tables import tenants
 
+CENT = 10**7
 ZONE = "Europe/Berlin"
 LABELS = ("2026-09", "2026-10", "2026-11")  # the clocks change in October
 TIERS = [{"up_to": "700", "per_million": "30"}, {"per_million": "11"}]
@@ -53,6 +55,9 @@ requests = st.lists(
     ),
     max_size=7,
 )
+
+# What tax is from before each step on: a month's is that at its end, which step it is closed in.
+rates = st.lists(st.sampled_from(["0", "7", "19", "33.3"]), min_size=5, max_size=5)
 
 _PLAIN = {"month": 0, "at_us": 1, "tokens": 900, "again": False, "on_account": True}
 # September's invoice goes, October's bills some of September, and September is closed anew.
@@ -78,7 +83,27 @@ def expected(chosen: list[dict[str, Any]]) -> dict[str, int]:
     return totals
 
 
-def run(url: str, folder: Path, chosen: list[dict[str, Any]], voids: bool) -> None:
+def expected_taxes(chosen: list[dict[str, Any]], percents: list[str]) -> dict[str, int]:
+    """The tax by hand: of each month as a whole, at the rate that was in force at its end."""
+    totals = expected(chosen)
+    return {
+        label: minor_units.tax(minor_units.rounded(totals[label], CENT), Decimal(percent))
+        for label, percent in zip(LABELS, percents, strict=False)
+    }
+
+
+def taxed(month: Month) -> dict[str, int]:
+    totals = dict.fromkeys(LABELS, 0)
+    for invoice in month.standing():
+        for line in invoice.lines:
+            if line.kind == "tax":
+                totals[line.period] += line.amount_minor
+    return totals
+
+
+def run(
+    url: str, folder: Path, chosen: list[dict[str, Any]], voids: bool, percents: list[str]
+) -> None:
     database = reopened(url)
     with pytest.MonkeyPatch.context() as patch:
         month = Month(database, settlement(folder), patch)
@@ -86,11 +111,11 @@ def run(url: str, folder: Path, chosen: list[dict[str, Any]], voids: bool) -> No
         with transaction(database) as connection:
             month.settlement._signer.register(connection)
             add_tenant(connection, credit="5", pays=TERMS)
-        month.terms("ten_1", name="Acme", tax_percent=19)
         with transaction(database) as connection:
             connection.execute(update(tenants).values(time_zone=ZONE))
         final: dict[str, Any] = {}
-        for step in range(5):
+        for step, percent in enumerate(percents):
+            month.terms("ten_1", name="Acme", tax_percent=Decimal(percent))
             for number, each in enumerate(chosen):
                 if each["comes"] == step:
                     serve(month, f"req_{number}", each)
@@ -105,6 +130,7 @@ def run(url: str, folder: Path, chosen: list[dict[str, Any]], voids: bool) -> No
         catch_up(month)
         month.check()
         assert per_service_period(month.standing()) == expected(chosen)
+        assert taxed(month) == expected_taxes(chosen, percents)
         for invoice in month.standing():
             adds_up(invoice)
         exported(database)
@@ -177,11 +203,11 @@ def adds_up(invoice: Any) -> None:
 
 def check(databases: Databases, folder: Path, examples: int) -> None:
     @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
-    @given(requests, st.booleans())
-    @example(VOIDED_AFTER_WHAT_CAME_LATE, True)
-    def holds(chosen: list[dict[str, Any]], voids: bool) -> None:
+    @given(requests, st.booleans(), rates)
+    @example(VOIDED_AFTER_WHAT_CAME_LATE, True, ["19", "0", "7", "33.3", "0"])
+    def holds(chosen: list[dict[str, Any]], voids: bool, percents: list[str]) -> None:
         with fresh(databases) as url:
-            run(url, folder, chosen, voids)
+            run(url, folder, chosen, voids, percents)
 
     holds()
 

@@ -53,6 +53,8 @@ def run(
 
 def test_a_month_goes_from_preview_to_paid(run: Any, tmp_path: Path, actions: list[str]) -> None:
     run("customer", "ten_1", "--name", "Acme", "--tax-percent", "19")
+    run("customer", "ten_1", "--tax-from", "2026-12-01", fails=True)
+    run("customer", "ten_1", "--tax-percent", "50", "--tax-from", "2026-12-01")
     run("issuer", "--pause-days", "7", "--no-pause", fails=True)
     run("issuer", "--name", "Example", "--grace-hours", "36")
     assert "1.19" in run("preview", "--period", "2026-11", "--tenant", "ten_1")
@@ -72,6 +74,7 @@ def test_a_month_goes_from_preview_to_paid(run: Any, tmp_path: Path, actions: li
     assert "0 differences" in run("check", "--whole")
     run("void", "INV-000001", fails=True)
     assert actions == [
+        "invoice.customer_set",
         "invoice.customer_set",
         "invoice.issuer_set",
         "invoice.issued",
