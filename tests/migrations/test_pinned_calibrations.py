@@ -18,7 +18,8 @@ TENANT = (
 REQUEST = (
     "INSERT INTO requests (id, tenant_id, key_id, model, route, tariff_version_id, status,"
     " parameters, input_tokens, max_tokens, test_mode, started_at_us, ended_at_us, engine)"
-    " VALUES (:id, 't', 'k', 'm', 'generate', 'v', :status, '{}', 1, 1, false, :at, :ended, :engine)"
+    " VALUES (:id, 't', 'k', 'm', 'generate', 'v', :status, '{}', 1, 1, false, :at, :ended,"
+    " :engine)"
 )
 SUMMARY = (
     "INSERT INTO request_summaries (request_id, tenant_id, status, input_tokens, output_tokens,"
