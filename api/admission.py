@@ -69,6 +69,7 @@ class Admission:
     hold_lifetime_s: int
     engine: Callable[[], EngineInfo]  # what runs at the moment: the row of each request says so
     replica: str | None = None  # that engine's name
+    calibration: Callable[[], str | None] = lambda: None  # the version in force at the moment
 
     def admit(
         self, principal: Principal, order: Order, key: IdempotencyKey | None
@@ -150,6 +151,7 @@ class Admission:
                     engine=self.engine(),
                     content_salt=content_hash.new_salt(),
                     replica=self.replica,
+                    calibration=self.calibration(),
                 )
                 for choice, choice_id in enumerate(choice_ids(request_id, order.choices))
             ]

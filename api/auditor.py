@@ -16,7 +16,8 @@ from billing.errors import CannotAudit
 from billing.receipt_audit import Audit
 from billing.request_evidence import of_request
 from engine.dfm.catalogue import resolve
-from engine.errors import InvalidConfig, UnsupportedModel
+from engine.dfm.header import read_header
+from engine.errors import EngineError, InvalidConfig, UnsupportedModel
 from metering.calibration import Calibration, calibration
 from metering.requests import from_row
 
@@ -33,7 +34,7 @@ class Auditor:
     """
 
     def __init__(self, connection: Connection, home: Path, model: str | None = None) -> None:
-        """`model` is a name or a path; the one that a receipt names, if it is null."""
+        """`model` is a name or a path; if null, the configured one where it is the receipt's."""
         self.keys = signing.public_keys(connection)
         self._connection = connection
         self._home = home
@@ -72,11 +73,21 @@ class Auditor:
     def _calibration(self, version: str | None) -> Calibration | None:
         return None if version is None else calibration(self._connection, version)
 
+    def _own(self, stated: dict[str, Any]) -> str:
+        """The configured model if it is the one that a receipt names, else that one's name."""
+        configured = Settings.read(home=self._home).model
+        try:
+            header = read_header(resolve(self._home, configured))
+        except EngineError:
+            return str(stated["name"])
+        is_own = stated["name"] == header.model.name or stated["checksum"] == header.checksum
+        return configured if is_own else str(stated["name"])
+
     def _open(self, document: dict[str, Any]) -> Replayer:
         from engine.replay import Replayer  # noqa: PLC0415 -- brings torch
 
         engine = document["engine"] or {"backend": None, "thread_count": None}
-        name = self._model or document["model"]["name"]
+        name = self._model or self._own(document["model"])
         scaling = float(engine.get("rope_scaling_factor", 1))
         set_up = (name, engine["backend"], engine["thread_count"], scaling)
         if self._replayer is None or set_up != self._set_up:

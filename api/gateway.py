@@ -273,6 +273,7 @@ class Gateway:
             self.settings.hold_lifetime_s,
             engine=lambda: engine.info,
             replica=name,
+            calibration=lambda: recorder.calibration_id,
         )
         return Replica(name, engine, recorder, admission, efficiency, config.max_running)
 

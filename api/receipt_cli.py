@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,11 @@ __all__ = ["receipt"]
     "--last", type=click.IntRange(1, COUNT_MAX), help="The last so many final requests as well."
 )
 @click.option("--tenant", "tenant_id", help="Only requests of this tenant.")
-@click.option("--model", help="Name or path of the model.  [default: $DFLASH_MODEL]")
+@click.option(
+    "--model",
+    help="Name or path of the model.  [default: $DFLASH_MODEL where it is the receipt's by name or "
+    "checksum; else the one that the receipt names]",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per receipt.")
 @click.pass_context
 def audit_receipts(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
@@ -36,12 +40,13 @@ def audit_receipts(ctx: click.Context, /, as_json: bool, **options: Any) -> None
 
     RECEIPTS are request ids, or files with a signed receipt. The prompt is the stored one. Tokens,
     log-probabilities, text, units, confidence, bits and every line are compared. The exit status is
-    1 if anything differs, or if a receipt could not be audited; the others are, all the same.
+    1 if anything differs, or if a receipt could not be audited; the others are, all the same. With
+    --json an object says of such a one why: its request_id, or the name given, a code and a reason.
     """
     from api import tenants
     from api.auditor import Auditor
     from api.errors import NotFound
-    from billing.errors import CannotAudit
+    from billing.errors import CannotAudit, InvalidReceipt
     from engine.errors import EngineError
 
     receipts, last, tenant_id = options["receipts"], options["last"], options["tenant_id"]
@@ -52,17 +57,19 @@ def audit_receipts(ctx: click.Context, /, as_json: bool, **options: Any) -> None
         if tenant_id is not None:
             tenants.require(connection, tenant_id)
         auditor = Auditor(connection, ctx.obj.home, options["model"])
-        wanted = [
-            *_named(connection, receipts, auditor.keys),
-            *_latest(connection, last, tenant_id),
-        ]
+        wanted = dict.fromkeys([*receipts, *_latest(connection, last, tenant_id)])
         if not wanted:
             click.echo("nothing to audit: no receipt whose content is kept", err=True)
-        for request_id in dict.fromkeys(wanted):
+        audited: set[str] = set()
+        for named in wanted:
             try:
+                request_id = _request_id(connection, named, auditor.keys)
+                if request_id in audited:
+                    continue
+                audited.add(request_id)
                 audit = auditor.audit(request_id, tenant_id)
-            except (NotFound, CannotAudit, EngineError) as error:
-                click.echo(f"{request_id}: not audited: {error}", err=True)
+            except (NotFound, CannotAudit, InvalidReceipt, EngineError) as error:
+                _explain(named, error, as_json)
                 failed = True
                 continue
             _show(audit, as_json)
@@ -100,30 +107,39 @@ def rotate_key(context: CliContext) -> None:
     click.echo(f"{after.kid} signs from now on; {before.kid} is retired")
 
 
-def _named(connection: Connection, receipts: Sequence[str], keys: Any) -> Iterator[str]:
-    """The request ids that are named, by themselves or by a receipt that holds."""
+def _request_id(connection: Connection, named: str, keys: Any) -> str:
+    """The request that is named, by itself or by a file with a receipt that holds.
+
+    Raises InvalidReceipt where the file proves nothing, CannotAudit where it was not issued here.
+    """
     from billing import receipts as stored
-    from billing.errors import InvalidReceipt
+    from billing.errors import CannotAudit, InvalidReceipt, ReceiptFault
     from billing.verification import compare_answer, verify
 
-    for named in receipts:
-        if not (path := Path(named)).is_file():
-            yield named
-            continue
-        try:
-            envelope = json.loads(path.read_bytes())
-            is_answer = isinstance(envelope, dict) and "signature" not in envelope
-            verified = verify(envelope.get("receipt") if is_answer else envelope, keys)
-            if is_answer:
-                compare_answer(envelope)
-        except InvalidReceipt as error:
-            raise click.ClickException(f"{named}: {error.reason}: {error}") from None
-        except (ValueError, AttributeError, RecursionError) as error:
-            raise click.ClickException(f"{named} is no receipt: {error}") from None
-        kept = stored.receipt(connection, None, verified.request_id)
-        if kept is None or kept["sha256"] != verified.sha256:
-            raise click.ClickException(f"{named}: not the receipt that was issued here")
-        yield verified.request_id
+    if not (path := Path(named)).is_file():
+        return named
+    try:
+        envelope = json.loads(path.read_bytes())
+        is_answer = isinstance(envelope, dict) and "signature" not in envelope
+        verified = verify(envelope.get("receipt") if is_answer else envelope, keys)
+        if is_answer:
+            compare_answer(envelope)
+    except (ValueError, AttributeError, RecursionError, OSError) as error:
+        raise InvalidReceipt(ReceiptFault.MALFORMED, f"no receipt: {error}") from error
+    kept = stored.receipt(connection, None, verified.request_id)
+    if kept is None or kept["sha256"] != verified.sha256:
+        raise CannotAudit(f"{named} is not the receipt that was issued here")
+    return verified.request_id
+
+
+def _explain(named: str, error: Exception, as_json: bool) -> None:
+    """Say why a receipt was not audited."""
+    if as_json:
+        from api.problems import problem_of
+
+        said = {"request_id": named, "code": problem_of(error).code, "reason": str(error)}
+        click.echo(json.dumps(said))
+    click.echo(f"{named}: not audited: {error}", err=True)
 
 
 def _latest(connection: Connection, last: int | None, tenant_id: str | None) -> Iterator[str]:

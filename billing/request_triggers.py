@@ -13,19 +13,28 @@ AT_ADMISSION = (
     *("tariff_version_id", "input_tokens", "max_tokens", "max_cost_nano", "tags", "test_mode"),
     "started_at_us",
 )
+PINNED = ("calibration",)  # since the revision `pinned_calibrations`
 ERASABLE = ("prompt", "end_user", "content_salt")
 AT_THE_END = ("status", "finish_reason", "ended_at_us")
 
 _FINAL = "OLD.ended_at_us IS NOT NULL"
-REFUSALS = (
-    Refusal(
+
+
+def terms(*columns: str) -> Refusal:
+    """The refusal to change any of these, or to replace content."""
+    return Refusal(
         "requests_terms",
         "UPDATE",
         "requests",
         "what a request was admitted with never changes",
-        f"{changes(*AT_ADMISSION)} OR {rewrites(*ERASABLE)}"
+        f"{changes(*columns)} OR {rewrites(*ERASABLE)}"
         " OR (NEW.prompt IS NOT NULL AND OLD.parameters <> NEW.parameters)",
-    ),
+    )
+
+
+FIRST_TERMS = terms(*AT_ADMISSION)  # of the revision `admissions`
+TERMS = terms(*AT_ADMISSION, *PINNED)
+OTHERS = (
     Refusal(
         "requests_final_once",
         "UPDATE",
@@ -46,11 +55,11 @@ REFUSALS = (
 )
 
 
-def create(dialect: str) -> list[str]:
+def create(dialect: str, first: Refusal = TERMS) -> list[str]:
     """The statements that create the triggers, for `sqlite` or `postgresql`."""
-    return refuse(dialect, REFUSALS)
+    return refuse(dialect, (first, *OTHERS))
 
 
 def drop(dialect: str) -> list[str]:
     """The statements that undo `create`."""
-    return allow(dialect, REFUSALS)
+    return allow(dialect, (TERMS, *OTHERS))

@@ -134,7 +134,12 @@ def _sign(
 def _announce(
     connection: Connection, kind: NoticeType, final: ReviewItem, returned_nano: int
 ) -> None:
-    """Tell the tenant, without any content: where the corrected output is to be had."""
+    """Tell the tenant, without any content: where the corrected output is to be had.
+
+    Of samples of our own that changed nothing it is told as little as it can read.
+    """
+    if not final.concerns_tenant:
+        return
     announce(
         connection,
         final.tenant_id,

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, bindparam, select, tuple_
 from billing.errors import ReviewItemNotFound
 from billing.tables import review_items
 from metering.prepared import Prepared
+from metering.review_rule import AUDIT
 
 
 class ReviewState(StrEnum):
@@ -91,6 +92,11 @@ class ReviewItem:
     def is_open(self) -> bool:
         """Whether a verdict is still to come."""
         return self.state in OPEN_STATES
+
+    @property
+    def concerns_tenant(self) -> bool:
+        """Whether its tenant is told of it: a sample of our own only once it changed something."""
+        return self.reason != AUDIT or self.verdict in {Verdict.EDIT, Verdict.REJECT}
 
     @property
     def withholds(self) -> bool:

@@ -39,8 +39,9 @@ class Opinion:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How first and second opinions compare, over the items that have both.
+    """How the verdicts of first and second opinions compare, over the items that have both.
 
+    Corrections that differ agree here: the figures are of verdicts, and texts may be erased.
     `kappa` is Cohen's: 1 where they always agree, 0 where they agree as often as chance would have
     it, null without two opinions or where everybody always says the same.
     """
@@ -105,20 +106,27 @@ def shown(connection: Connection, item: ReviewItem) -> list[Opinion]:
 def decisive(given: Sequence[Opinion], wanted: int) -> Opinion | None:
     """The opinion that decides, or null while another one is needed. Pure.
 
-    Where two agree the later one stands, which knows what the first knew; where they differ a third
-    decides, and nobody is asked after it.
+    Where two agree the later one stands, which knows what the first knew; where they differ, in the
+    verdict or in the corrected text, a third decides, and nobody is asked after it.
     """
     if len(given) < wanted or not given:
         return None
-    if len(given) == 2 and given[0].verdict is not given[1].verdict:
+    if len(given) == 2 and _said(given[0]) != _said(given[1]):
         return None
     return given[-1]
 
 
+def _said(opinion: Opinion) -> tuple[Verdict, str | None]:
+    return opinion.verdict, opinion.edited_output
+
+
 def standing(given: Sequence[Opinion]) -> Opinion | None:
-    """The opinion that stands when no further one came in time; null where there is none. Pure."""
-    ranked = sorted(given, key=lambda each: _STRICTEST.index(each.verdict))
-    return ranked[0] if ranked else None
+    """The opinion that stands when no further one came in time; null where there is none. Pure.
+
+    Of two corrections that differ it is the later one: so it was before texts were compared, and so
+    it stays when they are erased.
+    """
+    return min(reversed(given), key=lambda each: _STRICTEST.index(each.verdict), default=None)
 
 
 def agreement(connection: Connection) -> Agreement:

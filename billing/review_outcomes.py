@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from billing.review_items import Delivery, Reason, ReviewItem, ReviewState, Verdict, of_request
+from billing.review_items import Delivery, Reason, ReviewState, Verdict, of_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def outcome(connection: Connection, request_id: str) -> ReviewOutcome | None:
     Samples of our own are not told of before they changed something.
     """
     item = of_request(connection, request_id)
-    if item is None or not _concerns_tenant(item):
+    if item is None or not item.concerns_tenant:
         return None
     return ReviewOutcome(
         item_id=item.id,
@@ -50,7 +50,3 @@ def outcome(connection: Connection, request_id: str) -> ReviewOutcome | None:
         due_at_us=item.due_at_us,
         resolved_at_us=item.resolved_at_us,
     )
-
-
-def _concerns_tenant(item: ReviewItem) -> bool:
-    return item.reason != "audit" or item.verdict in {Verdict.EDIT, Verdict.REJECT}

@@ -35,6 +35,7 @@ def check(evidence: Evidence) -> Iterator[Figure]:
         admitted,
         (*(summary.model, summary.input_tokens, summary.started_at_us, summary.ended_at_us),),
     )
+    yield "summary calibration = request", request.calibration, summary.calibration
     yield "summary green = request", by_choice(json.loads(request.parameters)), summary.green
     if request.output is not None:
         text = content_hash.of_text(request.content_salt, request.output)

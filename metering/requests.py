@@ -45,6 +45,7 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
     engine: EngineInfo | None = None  # what was to run it: a later engine says nothing of it
     content_salt: str | None = None  # before all its content that is hashed; null: unsalted
     replica: str | None = None  # the name of the engine, where it has one
+    calibration: str | None = None  # pinned: its scores are read by this version, or by none
 
 
 def choice_ids(request_id: str, choices: int) -> tuple[str, ...]:
@@ -79,6 +80,7 @@ def admit(connection: Connection, admitted: AdmittedRequest) -> None:
             "project_id": admitted.project_id,
             "content_salt": admitted.content_salt,
             "replica": admitted.replica,
+            "calibration": admitted.calibration,
             "engine": None
             if admitted.engine is None
             else msgspec.json.encode(admitted.engine).decode(),
@@ -162,6 +164,7 @@ def from_row(row: RowMapping) -> AdmittedRequest:
         project_id=row["project_id"],
         content_salt=row["content_salt"],
         replica=row["replica"],
+        calibration=row["calibration"],
         engine=None
         if row["engine"] is None
         else msgspec.json.decode(row["engine"], type=EngineInfo),

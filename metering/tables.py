@@ -78,6 +78,7 @@ requests = Table(
     Column("engine", Text),  # JSON, what it was admitted for; null: not ours, or not recorded
     Column("content_salt", String(64)),  # hex, before all content that is hashed; null once erased
     Column("replica", String(40)),  # the gateway's name of the engine; null: not recorded
+    Column("calibration", String(64)),  # the version that its scores are read by; null: none
     CheckConstraint(
         "status IN ('admitted', 'running', 'completed', 'refused', 'cancelled', 'failed')",
         name="status",

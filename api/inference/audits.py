@@ -12,8 +12,9 @@ import sys
 import msgspec
 import structlog
 
-from api.errors import AuditBusy, AuditFailed
+from api.errors import AuditBusy, AuditFailed, NotFound
 from api.settings import Settings
+from billing.errors import CannotAudit
 from billing.receipt_audit import Audit
 
 log = structlog.get_logger(__name__)
@@ -21,6 +22,14 @@ log = structlog.get_logger(__name__)
 TIMEOUT_S = 300.0
 TURN_S = 30.0  # that a tenant waits for the audits of others
 _NICE = 10
+
+
+class _NotAudited(msgspec.Struct):
+    """What the command says of a receipt that it could not audit."""
+
+    request_id: str
+    code: str
+    reason: str
 
 
 class AuditDesk:
@@ -34,7 +43,8 @@ class AuditDesk:
         """Generate the request's answer again and compare it with its receipt.
 
         The request must be the tenant's and auditable: check both before. Raises AuditBusy while
-        others run for longer than one waits, AuditFailed when the process can't do it.
+        others run for longer than one waits, NotFound and CannotAudit where the process finds that
+        it can't be done after all, AuditFailed where it ends without a word.
         """
         try:
             async with asyncio.timeout(TURN_S):
@@ -51,10 +61,10 @@ class AuditDesk:
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "dflash", "--home", str(settings.home)),
             *("receipt", "audit", request_id, "--tenant", tenant_id),
-            *("--model", settings.model, "--json"),
+            "--json",
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=settings.environment(),
+            env={**settings.environment(), "DFLASH_MODEL": settings.model},
         )
         os.setpriority(os.PRIO_PROCESS, child.pid, _NICE)
         try:
@@ -69,6 +79,22 @@ class AuditDesk:
         try:
             return msgspec.json.decode(out, type=Audit)
         except msgspec.DecodeError:
+            _refuse(out)
             reason = err.decode(errors="replace")[-2000:]
             log.error("audit.failed", request_id=request_id, status=child.returncode, stderr=reason)
             raise AuditFailed("the audit's process ended without a result") from None
+
+
+def _refuse(out: bytes) -> None:
+    """Raise what the process said of the receipt, if it said why it was not audited."""
+    try:
+        said = msgspec.json.decode(out, type=_NotAudited)
+    except msgspec.DecodeError:
+        return
+    match said.code:
+        case "not_found":
+            raise NotFound(said.reason)
+        case "cannot_audit":
+            raise CannotAudit(said.reason)
+        case "model_not_found":  # its own reason names folders
+            raise CannotAudit("the model that the receipt names is not here any more")

@@ -107,7 +107,9 @@ def _curve(score: Array, right: Array, weight: Array, clusters: int) -> Curve:
     model = isotonic.IsotonicRegression(y_min=margin, y_max=1 - margin, out_of_bounds="clip")
     model.fit(score, right, sample_weight=weight)
     scores = np.rint(model.X_thresholds_ * ONE).astype(int).tolist()
-    rates = np.rint(model.y_thresholds_ * ONE).astype(int).tolist()
+    # Rounded first, so that rounding can't bring a rate nearer to certainty than the margin.
+    least = -(-ONE // (clusters + 2))
+    rates = np.clip(np.rint(model.y_thresholds_ * ONE), least, ONE - least).astype(int).tolist()
     return Curve(tuple(scores), tuple(rates))
 
 

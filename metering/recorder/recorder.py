@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from engine.records import EngineInfo, StepRecord
 from metering import clock, event_log, requests
-from metering.calibration import Calibration, in_force
+from metering.calibration import Calibration, calibration
 from metering.committed_blocks import committed
 from metering.database import snapshot, transaction
 from metering.energy import EnergyMeter
@@ -73,7 +73,7 @@ class Recorder:
         self._gate = gate
         self._sink = sink
         self._rule = ReviewRule(audit_sample_rate, audit_seed)
-        # What scores mean for requests from now on; those that are live keep theirs.
+        # What admission pins from now on; requests keep the one that they were admitted with.
         self.calibration: Calibration | None = None
         self._energy_wait_s = energy_wait_s
         self._live = LiveRequests()
@@ -120,6 +120,12 @@ class Recorder:
             log.warning("requests.left_open", count=self.live_count)
 
     @property
+    def calibration_id(self) -> str | None:
+        """The version that requests are to be admitted with from now on."""
+        current = self.calibration
+        return None if current is None else current.id
+
+    @property
     def live_count(self) -> int:
         """How many requests are not final."""
         return len(self._live.ids())
@@ -137,7 +143,8 @@ class Recorder:
     def track(self, *admitted: AdmittedRequest) -> None:
         """Follow requests that are about to be submitted together; their rows are committed."""
         for each in admitted:
-            self._live.add(LiveRequest(each, RequestMeter(each, self._rule, self.calibration)))
+            meter = RequestMeter(each, self._rule, self._pinned(each))
+            self._live.add(LiveRequest(each, meter))
         if self._books is not None:
             self._books.watch()  # so that the idle time before takes no part in what comes
 
@@ -175,13 +182,13 @@ class Recorder:
                 (
                     admitted,
                     event_log.of_request(connection, admitted.id),
-                    _calibration_of(connection, admitted),
+                    _calibration_of(connection, admitted.calibration),
                 )
                 for admitted in requests.live(connection)
                 if self._live.get(admitted.id) is None
             ]
-        for admitted, events, calibration in orphans:
-            meter = RequestMeter(admitted, self._rule, calibration)
+        for admitted, events, pinned in orphans:
+            meter = RequestMeter(admitted, self._rule, pinned)
             try:
                 for body in events:
                     meter.fold(body)
@@ -214,6 +221,15 @@ class Recorder:
             self._cancel_in_engine(request_id)
         if any(draft.finish for draft in batch.drafts.values()):
             self._closer.wake()
+
+    def _pinned(self, admitted: AdmittedRequest) -> Calibration | None:
+        current = self.calibration
+        if current is not None and current.id == admitted.calibration:
+            return current
+        if admitted.calibration is None:
+            return None
+        with snapshot(self._database) as connection:  # another came in force since its admission
+            return _calibration_of(connection, admitted.calibration)
 
     def _is_new(self, step: StepRecord) -> bool:
         epoch, index = self._last_step
@@ -342,7 +358,5 @@ class Recorder:
             log.exception("engine.cancel_failed", request_id=request_id)
 
 
-def _calibration_of(connection: Connection, admitted: AdmittedRequest) -> Calibration | None:
-    """The one in force for the model file that a request was admitted for, whatever runs now."""
-    engine = admitted.engine
-    return None if engine is None else in_force(connection, engine.model, engine.checksum)
+def _calibration_of(connection: Connection, version: str | None) -> Calibration | None:
+    return None if version is None else calibration(connection, version)

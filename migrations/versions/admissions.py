@@ -17,7 +17,8 @@ depends_on = None
 
 def upgrade() -> None:
     """Refuse to change or remove a request, or what paid for it."""
-    for statement in request_triggers.create(op.get_bind().dialect.name):
+    dialect = op.get_bind().dialect.name
+    for statement in request_triggers.create(dialect, request_triggers.FIRST_TERMS):
         op.execute(statement)
 
 

@@ -12,9 +12,12 @@ from billing_world import FAR_US, add_request, add_tenant, ended
 from click.testing import CliRunner
 from sqlalchemy import Engine
 
+from api.errors import NotFound
+from api.inference import audits
 from api.receipt_cli import receipt
 from api.tenure import Tenure
 from billing import receipts
+from billing.errors import CannotAudit
 from billing.gate import HoldGate
 from billing.receipts_cli import KEY_FILE
 from billing.settlement import Settlement
@@ -80,3 +83,34 @@ def test_the_key_of_a_serving_gateway_is_not_replaced(
     serving.release()
     assert "another gateway serves this database" in str(refused.exception)
     assert Signer.open(context.home / KEY_FILE).kid == kid
+
+
+def test_a_receipt_that_cannot_be_audited_is_told_of_and_the_others_are_audited(
+    context: CliContext, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text("{}")
+    named = [str(bad), "req_none", "req_nobody"]
+    done = CliRunner().invoke(receipt, ["audit", *named, "--json"], obj=context)
+    assert done.exit_code == 1
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(each["request_id"], each["code"]) for each in said] == [
+        (str(bad), "invalid_receipt"),
+        ("req_none", "not_found"),
+        ("req_nobody", "not_found"),
+    ]
+    assert said[1]["reason"] == "no generation req_none"
+    assert [line.split(": ")[0] for line in done.stderr.splitlines()] == named
+
+
+@pytest.mark.parametrize(
+    ("code", "refusal"),
+    [("not_found", NotFound), ("cannot_audit", CannotAudit), ("model_not_found", CannotAudit)],
+)
+def test_the_desk_refuses_for_the_reason_that_the_command_gives(
+    code: str, refusal: type[Exception]
+) -> None:
+    said = json.dumps({"request_id": "req_1", "code": code, "reason": "gone"}).encode()
+    with pytest.raises(refusal):
+        audits._refuse(said + b"\n")
+    audits._refuse(b"")

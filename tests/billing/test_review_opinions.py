@@ -11,7 +11,7 @@ from billing_cases import unit
 from billing_sweeps import lapse_reviews
 from billing_world import add_tenant, balances, books_balance
 from review_desk import FEE_NANO, REVIEWED, Clock, ReviewDesk, due, outcomes, pool
-from sqlalchemy import Engine, func, insert, select
+from sqlalchemy import Connection, Engine, func, insert, select
 
 from billing import (
     lineages,
@@ -19,14 +19,17 @@ from billing import (
     retention,
     review,
     review_caps,
+    review_items,
     review_opinions,
     review_outcomes,
     review_standing,
     reviewers,
 )
 from billing.credit_tables import notices
+from billing.differences import Difference
 from billing.errors import InvalidPayout, InvalidVerdict, ReviewConflict
 from billing.money import NANO
+from billing.reconciliation import reconcile
 from billing.retention import Chosen
 from billing.review_items import Delivery, Reason, ReviewState, Verdict
 from billing.review_tables import review_payouts
@@ -68,6 +71,56 @@ def test_two_who_agree_decide_and_share_the_fee(desk: ReviewDesk) -> None:
         (signed,) = receipts.adjustments(connection, request_id)
     said = signed["adjustment"]["review"]
     assert (said["reasons"], said["opinions"]) == (["unsafe", "style"], 2)
+
+
+@pytest.mark.parametrize("ends", ["third", "time"])
+def test_where_two_corrections_differ_a_third_decides(
+    desk: ReviewDesk, time: Clock, ends: str
+) -> None:
+    request_id = desk.answer(output="2+2=5")
+    first = desk.judge(request_id, "key_anna", "edit", edited_output="4", second_opinion=True)
+    waits = desk.judge(request_id, "key_ben", "edit", edited_output="6")
+    assert (first.state, waits.state, waits.opinions) == ("queued", "queued", 2)
+    if ends == "third":
+        final = desk.judge(request_id, "key_carl", "edit", edited_output="4")
+        expected = ("4", "key_carl", 3)
+    else:
+        time.now_us = waits.due_at_us
+        with transaction(desk.database) as connection:
+            assert lapse_reviews(connection, time.now_us, desk.signer) == 1
+            final = review_items.item(connection, waits.id)
+        expected = ("6", "key_ben", 2)
+    assert (final.edited_output, final.resolved_by, final.opinions) == expected
+    with transaction(desk.database) as connection:
+        assert review_opinions.agreement(connection).agreed == 1  # of verdicts
+        assert faults(connection) == []
+        assert retention.erase(connection, "ten_1", Chosen()) == 1
+        assert faults(connection) == []
+
+
+def faults(connection: Connection) -> list[Difference]:
+    """What the comparison finds of reviews."""
+    found = reconcile(connection).differences
+    return [each for each in found if each.check.startswith("review's")]
+
+
+def test_a_tenant_is_told_of_our_own_samples_only_where_they_changed_something(
+    desk: ReviewDesk, time: Clock
+) -> None:
+    approved, edited, late = [desk.answer(unit(8), reason="audit", audit_ppm=10_000) for _ in "abc"]
+    desk.judge(approved, "key_anna", "approve")
+    desk.judge(edited, "key_anna", "edit")
+    with snapshot(desk.database) as connection:
+        time.now_us = review_items.item(connection, f"rev_{late}").due_at_us
+    with transaction(desk.database) as connection:
+        assert lapse_reviews(connection, time.now_us, desk.signer) == 1
+    with snapshot(desk.database) as connection:
+        told = connection.execute(select(notices.c.type, notices.c.data)).all()
+        shown = [review_outcomes.outcome(connection, each) for each in (approved, edited, late)]
+    assert [(row.type, msgspec.json.decode(row.data)["request_id"]) for row in told] == [
+        ("review.resolved", edited)
+    ]
+    assert [each is not None for each in shown] == [False, True, False]
 
 
 def test_where_two_differ_a_third_decides_and_sees_both(desk: ReviewDesk) -> None:

@@ -45,6 +45,18 @@ def test_what_reviewers_found_becomes_a_curve_near_the_truth() -> None:
     assert list(kind.curve.rates) == sorted(kind.curve.rates)
 
 
+@pytest.mark.parametrize(("count", "nearest"), [(100, 99), (4321, 3), (19_998, 1), (25_000, 1)])
+@pytest.mark.parametrize("right", [True, False])
+def test_a_curve_is_never_nearer_to_certainty_than_its_labels_allow(
+    count: int, nearest: int, right: bool
+) -> None:
+    (kind,) = fit(MODEL, CHECKSUM, sampled_labels(count, 0 if right else count)).kinds
+    assert kind.curve is not None
+    said = kind.curve.rates[0]
+    assert (ONE - said if right else said) == nearest
+    assert nearest * (count + 2) >= ONE
+
+
 def test_without_weights_the_curve_would_be_another() -> None:
     """Doubtful answers are a small part of all, and nearly all of the labels."""
     labels = reviewed(9000, audit_ppm=20_000)

@@ -15,7 +15,7 @@ from metering_cases import (
     recorder_rig,
     step,
 )
-from sqlalchemy import Engine, delete, text
+from sqlalchemy import Connection, Engine, delete, text
 
 from engine.records import FinishReason
 from metering import calibration, event_log, queries
@@ -106,7 +106,9 @@ def test_an_orphan_of_another_model_is_not_scored_by_the_calibration_of_the_one_
             found = Calibration(f"cal_{rate}", info.model, info.checksum, {REQUEST: flat(rate)})
             report = {"kinds": [{"kind": REQUEST, "curve": flat(rate)}], "review_below": None}
             assert calibration.store(connection, found, msgspec.json.encode(report))
-        admitted = msgspec.structs.replace(admitted_request(), engine=before)
+        admitted = msgspec.structs.replace(
+            admitted_request(), engine=before, calibration="cal_1000"
+        )
         request_rows.admit(connection, admitted)
         request_rows.admit(connection, admitted_request("req_of_old"))
     with recorder_rig(database, with_tenant=False) as rig:
@@ -120,6 +122,38 @@ def test_an_orphan_of_another_model_is_not_scored_by_the_calibration_of_the_one_
     assert summary.confidence is not None
     assert summary.confidence.calibrated == "0.1000"
     assert rig.sink.summaries["req_of_old"].calibration is None
+
+
+def test_an_orphan_keeps_the_calibration_that_it_was_admitted_with(database: Engine) -> None:
+    """Given two of one model file: the second came in force while the request ran."""
+    with transaction(database) as connection:
+        add_tenant(connection)
+        fitted = [judged(connection, rate) for rate in (6000, 9900)]
+        first = msgspec.structs.replace(admitted_request(), engine=INFO, calibration=fitted[0].id)
+        unjudged = msgspec.structs.replace(admitted_request("req_2"), engine=INFO)
+        for each in (first, unjudged):
+            request_rows.admit(connection, each)
+    with recorder_rig(database, with_tenant=False) as rig:
+        rig.recorder.calibration = fitted[1]  # between admission and here
+        rig.recorder.track(first, unjudged)
+        rig.recorder.on_steps([step(0, block(0, "One"), block(0, "Two", request_id="req_2"))])
+        asked = {each.request_id: each for each in rig.gate.seen}
+    with recorder_rig(database, with_tenant=False) as rig:
+        rig.recorder.calibration = fitted[1]
+        assert rig.recorder.recover() == 2
+    for name, version, calibrated in (("req_1", "cal_6000", "0.6000"), ("req_2", None, None)):
+        for summary in (asked[name], rig.sink.summaries[name]):
+            assert summary.confidence is not None
+            assert (summary.calibration, summary.confidence.calibrated) == (version, calibrated)
+        assert rig.sink.summaries[name].units == asked[name].units
+
+
+def judged(connection: Connection, rate: int) -> Calibration:
+    """Put a calibration of the rig's model file in force."""
+    found = Calibration(f"cal_{rate}", INFO.model, INFO.checksum, {REQUEST: flat(rate)})
+    report = {"kinds": [{"kind": REQUEST, "curve": flat(rate)}], "review_below": None}
+    assert calibration.store(connection, found, msgspec.json.encode(report))
+    return found
 
 
 def flat(rate: int) -> Curve:
