@@ -1,6 +1,6 @@
 """A request keeps the calibration that it was admitted with, through a crash too.
 
-Revision pinned_calibrations, after metered_hours.
+Revision pinned_calibrations, after taxed_from.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from billing import request_triggers
 from billing.triggers import Refusal, allow, refuse
 
 revision = "pinned_calibrations"
-down_revision = "metered_hours"
+down_revision = "taxed_from"
 branch_labels = None
 depends_on = None
 

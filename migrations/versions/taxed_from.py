@@ -1,6 +1,6 @@
 """A tenant's tax has a day from which it is in force: a month is taxed by the rate of its own time.
 
-Revision taxed_from, after metered_hours.
+Revision taxed_from, after lineages.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "taxed_from"
-down_revision = "metered_hours"
+down_revision = "lineages"
 branch_labels = None
 depends_on = None
 

@@ -52,7 +52,7 @@ def pinned(database: Engine) -> dict[str, str | None]:
 
 
 def test_requests_of_before_keep_the_calibration_that_scored_them(blank_database_url: str) -> None:
-    migrate.upgrade(blank_database_url, "metered_hours")
+    migrate.upgrade(blank_database_url, "taxed_from")
     database = open_database(blank_database_url)
     with transaction(database) as connection:
         connection.execute(text(TENANT))

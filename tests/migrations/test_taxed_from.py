@@ -18,7 +18,7 @@ CUSTOMER = "INSERT INTO invoice_customers VALUES ('t', 'Acme', '1 Way', 'X1', 'U
 
 
 def test_a_tax_set_before_holds_from_ever_and_the_last_one_is_kept(blank_database_url: str) -> None:
-    migrate.upgrade(blank_database_url, "metered_hours")
+    migrate.upgrade(blank_database_url, "lineages")
     database = open_database(blank_database_url)
     with transaction(database) as connection:
         connection.execute(text(TENANT))
@@ -32,7 +32,7 @@ def test_a_tax_set_before_holds_from_ever_and_the_last_one_is_kept(blank_databas
         parties.set_customer(connection, "t", changed, taxed_from_us=10)
         assert parties.customer(connection, "t", 9) == found
     database.dispose()
-    migrate.downgrade(blank_database_url, "metered_hours")
+    migrate.downgrade(blank_database_url, "lineages")
     with snapshot(database) as connection:
         rows = connection.execute(text("SELECT * FROM invoice_customers")).all()
     assert [tuple(row) for row in rows] == [("t", "Acme", "1 Way", "X1", "USt", "20")]
