@@ -118,15 +118,16 @@ def publish(
     """Add a version, in force from the given time or from now, and end its predecessor there.
 
     Publishing the latest document again changes nothing and returns its version. Raises
-    TariffConflict when the version would not come after its predecessor, would reprice requests
-    that were admitted already or a month that is closed, or changes the currency.
+    TariffConflict where that is not in force when asked for, when the version would not come after
+    its predecessor, would reprice requests that were admitted already or a month that is closed, or
+    changes the currency.
     """
     lock_prices(connection)
     sha256 = tariffs.document_sha256(tariff)
     known = versions(connection, tariff.name)
     latest = known[-1] if known else None
     if latest is not None and latest.document_sha256 == sha256:
-        return latest
+        return _again(latest, effective_from_us)
     if latest is None:
         start = clock.now_us() if effective_from_us is None else effective_from_us
     else:
@@ -148,6 +149,16 @@ def publish(
     return TariffVersion(
         version_id, tariff.name, number, tariff.currency, tariff, sha256, start, None
     )
+
+
+def _again(latest: TariffVersion, effective_from_us: int | None) -> TariffVersion:
+    """The version that says just what is published again, where it is in force as asked."""
+    now = clock.now_us()
+    wanted = now if effective_from_us is None else effective_from_us
+    began = latest.effective_from_us
+    if wanted != began and not began <= min(wanted, now):
+        raise TariffConflict(f"{latest.id}, which says the same, is in force from {began} on")
+    return latest
 
 
 def lock_prices(connection: Connection) -> None:

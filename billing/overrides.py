@@ -58,8 +58,6 @@ def override(
         "base": found.id,
     }
     published = catalogue.publish(connection, tariffs.parse(document), from_us)
-    if from_us < published.effective_from_us:  # the same prices, which hold from later on
-        raise TariffConflict(f"{published.id} is in force from {published.effective_from_us} on")
     if catalogue.assigned(connection, tenant_id, from_us) != published.tariff:
         catalogue.assign(connection, tenant_id, published.tariff, from_us)
     return published

@@ -41,6 +41,25 @@ def test_publishing_the_latest_document_again_changes_nothing(connection: Connec
     assert len(catalogue.versions(connection, "test")) == 1
 
 
+def test_what_is_published_again_for_another_time_is_refused(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever postpones a rise, or brings a cut forward, is not told that it was done."""
+    catalogue.publish(connection, priced("1"), 0)
+    planned = catalogue.publish(connection, priced("2"), 5_000)
+    monkeypatch.setattr(clock, "now_us", lambda: 4_000)
+    assert catalogue.publish(connection, priced("2"), 5_000) == planned
+    for start in (4_500, 6_000, None):
+        with pytest.raises(TariffConflict, match="in force from 5000 on"):
+            catalogue.publish(connection, priced("2"), start)
+    monkeypatch.setattr(clock, "now_us", lambda: 5_000)
+    for start in (None, 6_000):  # it is in force then as it is now
+        assert catalogue.publish(connection, priced("2"), start) == planned
+    with pytest.raises(TariffConflict):
+        catalogue.publish(connection, priced("2"), 4_500)
+    assert len(catalogue.versions(connection, "test")) == 2
+
+
 def test_a_version_comes_after_its_predecessor(connection: Connection) -> None:
     catalogue.publish(connection, priced("1"), 1_000)
     for start in (999, 1_000):
