@@ -112,7 +112,7 @@ class Credit(World):
         self, data: st.DataObject, amount: int | None, reference: str, crashes: bool
     ) -> None:
         request_id = data.draw(st.sampled_from(sorted(self.ended)))
-        with suppress(NothingToReverse), self.committing(crashes) as connection:
+        with suppress(NothingToReverse, TransferConflict), self.committing(crashes) as connection:
             terms_of_it = {
                 "tenant_id": self.admitted[request_id].tenant_id,
                 "request_id": request_id,
