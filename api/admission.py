@@ -38,6 +38,7 @@ _ASKING = Prepared(
         tenants.c.review_delivery,
         tenants.c.review_opt_in,
         api_keys.c.project_id,
+        lineages.lineage_of(api_keys.c.id).label("lineage_id"),
     )
     .outerjoin(api_keys, api_keys.c.id == bindparam("key_id"))
     .where(tenants.c.id == bindparam("tenant_id"))
@@ -104,7 +105,10 @@ class Admission:
                 )
                 if earlier is not None:
                     return Replay(earlier)
-            lineage_id = lineages.of_key(connection, principal.key_id)
+            asking = _ASKING.one(connection, {"tenant_id": tenant_id, "key_id": principal.key_id})
+            if asking.suspended:
+                raise TenantSuspended("this tenant is suspended")
+            lineage_id = asking.lineage_id or principal.key_id
             limited = limits.applying(connection, tenant_id, lineage_id)
             # All of the order before any of it is counted: waiting would not help.
             limits.check_choices(order.choices, self.requests_per_minute, "a minute")
@@ -117,9 +121,6 @@ class Admission:
             asked_us = clock.now_us()
             for _ in range(order.choices):
                 rates.count(connection, lineage_id, self.requests_per_minute, asked_us)
-            asking = _ASKING.one(connection, {"tenant_id": tenant_id, "key_id": principal.key_id})
-            if asking.suspended:
-                raise TenantSuspended("this tenant is suspended")
             held = asking.review_opt_in and asking.review_delivery == Delivery.HELD
             # Whoever changes its prices locks the tenant first, so from here on they stand, and
             # each change that was made lies before the moment at which this request starts.

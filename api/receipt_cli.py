@@ -134,12 +134,15 @@ def _request_id(connection: Connection, named: str, keys: Any) -> str:
 
 def _explain(named: str, error: Exception, as_json: bool) -> None:
     """Say why a receipt was not audited."""
+    from billing.errors import InvalidReceipt
+
+    reason = f"{error.reason}: {error}" if isinstance(error, InvalidReceipt) else str(error)
     if as_json:
         from api.problems import problem_of
 
-        said = {"request_id": named, "code": problem_of(error).code, "reason": str(error)}
+        said = {"request_id": named, "code": problem_of(error).code, "reason": reason}
         click.echo(json.dumps(said))
-    click.echo(f"{named}: not audited: {error}", err=True)
+    click.echo(f"{named}: not audited: {reason}", err=True)
 
 
 def _latest(connection: Connection, last: int | None, tenant_id: str | None) -> Iterator[str]:

@@ -19,8 +19,8 @@ from sqlalchemy import ColumnElement, Connection, and_, func, select
 
 from billing import rating
 from billing.errors import TariffConflict, UsageGone
-from billing.invoices import closing, drafting, usage
-from billing.invoices.drafting import InvoiceLine
+from billing.invoices import closing, lines, usage
+from billing.invoices.lines import InvoiceLine
 from billing.invoices.usage import Adjusted, Group
 from billing.ledger.balances import currency_of
 from billing.money import plain
@@ -125,16 +125,14 @@ def preview(connection: Connection, tenant_id: str, label: str, draft: Tariff) -
         )
         for (component, detail, unit), total in sums.items()
     )
-    month = drafting.month_prices(connection, tenant_id, period, draft)
+    month = lines.month_prices(connection, tenant_id, period, draft)
     return Preview(
         tenant_id=tenant_id,
         period=period,
         currency=currency,
         requests=count,
-        lines=tuple(
-            drafting.lines_of(period, groups, Adjusted(given_back, -given_back_nano), month)
-        ),
-        booked=tuple(drafting.held_lines(connection, tenant_id, period)),
+        lines=tuple(lines.lines_of(period, groups, Adjusted(given_back, -given_back_nano), month)),
+        booked=tuple(lines.held_lines(connection, tenant_id, period)),
     )
 
 

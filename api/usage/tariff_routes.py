@@ -20,7 +20,7 @@ from api.invoices.schemas import PeriodLabel
 from api.schemas import TenantQuery
 from billing import catalogue, tariffs
 from billing.errors import InvalidPeriod, InvalidTariff, NoTariff, TariffConflict, UsageGone
-from billing.invoices.drafting import InvoiceLine
+from billing.invoices.lines import InvoiceLine
 from billing.money import format_nano, plain
 from billing.preview import Preview, preview
 from billing.tariffs import Tariff

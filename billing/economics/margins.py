@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, case, func, select
 
 from billing import periods
-from billing.invoices import closed_periods, drafting, usage
+from billing.invoices import closed_periods, lines, usage
 from billing.money import NANO
 from billing.periods import Period
 from billing.tables import adjustments, rated_lines
@@ -139,8 +139,8 @@ def ended_in(query: Select[Any], start_us: int, end_us: int) -> Select[Any]:
 
 
 def _month_prices(connection: Connection, tenant_id: str, period: Period) -> int:
-    lines = drafting.held_lines(connection, tenant_id, period, usage.projected_groups)
-    return sum(line.amount_nano for line in lines if line.kind == "period")
+    held = lines.held_lines(connection, tenant_id, period, usage.projected_groups)
+    return sum(line.amount_nano for line in held if line.kind == "period")
 
 
 def _with_month(found: Margin, rates: Rates, prices_nano: int) -> Margin:

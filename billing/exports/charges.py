@@ -66,7 +66,7 @@ class Part:
 
     @property
     def key(self) -> tuple[str | None, ...]:
-        """The invoice line that this is a part of (`drafting.InvoiceLine.key`)."""
+        """The invoice line that this is a part of (`lines.InvoiceLine.key`)."""
         kind = ADJUSTMENT if self.component == ADJUSTMENT else "usage"
         return (kind, self.component, self.detail, self.unit, self.tariff_version_id)
 

@@ -19,7 +19,7 @@ from unguarded import unguard
 from billing import refunds
 from billing.errors import TariffConflict, UsageGone
 from billing.gate import HoldGate
-from billing.invoices.drafting import InvoiceLine
+from billing.invoices.lines import InvoiceLine
 from billing.preview import Preview, preview
 from billing.tables import rated_lines
 from billing.tariffs import Tariff

@@ -13,7 +13,7 @@ from invoice_world import Month, at
 from billing import refunds
 from billing.differences import Difference
 from billing.invoices import checks, closing, drafting, issuing, parties
-from billing.invoices.drafting import InvoiceLine
+from billing.invoices.lines import InvoiceLine
 from billing.invoices.queries import Invoice
 from billing.invoices.taxes import Rate
 from billing.ledger.accounts import Account, AccountKind
