@@ -49,7 +49,8 @@ def requires(scope: Scope) -> Guard:
                 keys.touch(writing, key)
         principal = key.principal
         if not principal.may(scope):
-            raise Forbidden(f"a key of role {principal.role} may not do this", scope)
+            kind = "test key" if principal.test_mode else "key"
+            raise Forbidden(f"a {kind} of role {principal.role} may not do this", scope)
         connection.state[_STATE] = principal
 
     guard.scope = scope  # type: ignore[attr-defined]  # the contract test reads which it is

@@ -11,6 +11,7 @@ from api import key_format, projects, tenants
 from api.errors import (
     Conflict,
     ExpiredKey,
+    Forbidden,
     InvalidKey,
     InvalidParameter,
     MissingKey,
@@ -282,6 +283,17 @@ def owned(connection: Connection, tenant_id: str | None, key_id: str) -> Key:
     key = _require(connection, key_id)
     if tenant_id is not None and key.tenant_id != tenant_id:
         raise NotFound(f"no key {key_id}")
+    return key
+
+
+def in_reach(connection: Connection, principal: Principal, key_id: str) -> Key:
+    """A key that `principal` may change: one of its tenant's, and a test key's are test keys.
+
+    Raises NotFound or Forbidden.
+    """
+    key = owned(connection, principal.tenant_id, key_id)
+    if principal.test_mode and not key.test_mode:
+        raise Forbidden("a test key changes test keys only", Scope.MANAGE_KEYS)
     return key
 
 

@@ -56,6 +56,9 @@ SCOPES: dict[Role, frozenset[Scope]] = {
     Role.REVIEWER: frozenset({Scope.REVIEW}),
 }
 
+# What no test key may do, whatever its role: the tenant's settings and payments are all live.
+_LIVE_ONLY = frozenset({Scope.MANAGE_TENANT})
+
 
 @dataclass(frozen=True, slots=True)
 class Principal:
@@ -74,5 +77,5 @@ class Principal:
         return self.tenant_id
 
     def may(self, scope: Scope) -> bool:
-        """Whether the key's role reaches this far."""
-        return scope in SCOPES[self.role]
+        """Whether the key's role reaches this far, and a test key may go there."""
+        return scope in SCOPES[self.role] and not (self.test_mode and scope in _LIVE_ONLY)

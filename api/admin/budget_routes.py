@@ -248,7 +248,7 @@ def put_key_project(
 ) -> KeyView:
     """Count a tenant's key for a project from now on, or for none."""
     with transaction(database) as connection:
-        key = keys.owned(connection, principal.tenant_id, key_id)
+        key = keys.in_reach(connection, principal, key_id)
         if key.tenant_id is None:
             raise NotFound(f"no key {key_id} of a tenant")
         projects.put_key(connection, key.tenant_id, data.project_id, key_id)

@@ -31,7 +31,8 @@ def create_key(
     database: NamedDependency[Database],
 ) -> IssuedKeyView:
     """Issue a key. The secret is in this answer and nowhere else. A test key issues test keys."""
-    _check_mode(principal, test_mode=data.test_mode)
+    if principal.test_mode and not data.test_mode:
+        raise InvalidParameter("a test key issues test keys only", "test_mode")
     with transaction(database) as connection:
         issued = keys.create(
             connection,
@@ -108,8 +109,7 @@ def rotate_key(
 ) -> IssuedKeyView:
     """Issue a successor with the same rights; both are valid for `overlap_s`."""
     with transaction(database) as connection:
-        old = keys.owned(connection, principal.tenant_id, key_id)
-        _check_mode(principal, test_mode=old.test_mode)
+        old = keys.in_reach(connection, principal, key_id)
         issued = keys.rotate(connection, key_id, overlap_s=data.overlap_s)
         audit.write(
             connection,
@@ -136,7 +136,7 @@ def revoke_key(
 ) -> KeyView:
     """End a key at once. Idempotent; the last operator key can't be revoked here."""
     with transaction(database) as connection:
-        old = keys.owned(connection, principal.tenant_id, key_id)
+        old = keys.in_reach(connection, principal, key_id)
         key = keys.revoke(connection, key_id)
         if old.revoked_at_us is None:
             audit.write(
@@ -147,9 +147,3 @@ def revoke_key(
                 tenant_id=key.tenant_id,
             )
     return KeyView.of(key)
-
-
-def _check_mode(principal: Principal, *, test_mode: bool) -> None:
-    """Raise InvalidParameter where a key that is for tests would come by one that spends."""
-    if principal.test_mode and not test_mode:
-        raise InvalidParameter("a test key issues test keys only", "test_mode")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from api_cases import HeldClock, House, bearer
 from litestar import Litestar
@@ -120,3 +122,19 @@ def test_use_is_noted_on_the_key(
     key_id = house.key_ids[Role.OPERATOR]
     key = client.get(f"/admin/keys/{key_id}", headers=bearer(house.operator)).json()
     assert key["last_used_at"] == "2026-12-01T00:01:30Z"
+
+
+def test_no_test_key_changes_what_is_live(client: TestClient[Litestar], house: House) -> None:
+    asked = {"role": "owner", "name": "tests", "test_mode": True}
+    issued = client.post("/admin/keys", headers=bearer(house.owner), json=asked)
+    testing = bearer(issued.json()["secret"])
+    doors = [
+        (method, re.sub(r"\{[^}]*\}", "any", route.path_format))
+        for route in client.app.routes
+        for method, (handler, _) in getattr(route, "route_handler_map", {}).items()
+        if Scope.MANAGE_TENANT in {getattr(guard, "scope", None) for guard in handler.guards or ()}
+    ]
+    assert len(doors) >= 8
+    for method, path in doors:
+        answer = client.request(method, path, headers=testing)
+        assert (answer.status_code, answer.json()["needed_scope"]) == (403, "tenant:manage"), path

@@ -31,16 +31,26 @@ def test_an_owner_issues_keys_of_its_own_tenant(client: Client, house: House) ->
 
 def test_a_test_key_comes_by_no_live_one(client: Client, house: House) -> None:
     testing = bearer(issue(client, house.owner, role="owner", test_mode=True)["secret"])
-    refusals = [
-        client.post("/admin/keys", headers=testing, json={"name": "new", "role": "developer"}),
-        client.post(
-            f"/admin/keys/{house.key_ids[Role.DEVELOPER]}/rotate", headers=testing, json={}
-        ),
-    ]
-    for answer in refusals:
-        assert (answer.status_code, answer.json()["parameter"]) == (400, "test_mode")
-    body = {"name": "new", "role": "developer", "test_mode": True}
-    assert client.post("/admin/keys", headers=testing, json=body).status_code == 201
+    body = {"name": "new", "role": "developer"}
+    answer = client.post("/admin/keys", headers=testing, json=body)
+    assert (answer.status_code, answer.json()["parameter"]) == (400, "test_mode")
+    made = client.post("/admin/keys", headers=testing, json={**body, "test_mode": True})
+    assert made.status_code == 201
+
+
+def test_a_test_key_changes_no_live_one(client: Client, house: House) -> None:
+    testing = bearer(issue(client, house.owner, role="owner", test_mode=True)["secret"])
+    spare = issue(client, house.owner, role="developer", test_mode=True)["key"]["id"]
+    live = house.key_ids[Role.DEVELOPER]
+    before = client.get(f"/admin/keys/{live}", headers=bearer(house.owner)).json()
+    for answer in (
+        client.post(f"/admin/keys/{live}/rotate", headers=testing, json={}),
+        client.post(f"/admin/keys/{live}/revoke", headers=testing),
+        client.put(f"/admin/keys/{live}/project", headers=testing, json={"project_id": None}),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), answer.text
+    assert client.get(f"/admin/keys/{live}", headers=bearer(house.owner)).json() == before
+    assert client.post(f"/admin/keys/{spare}/revoke", headers=testing).status_code == 200
 
 
 def test_an_owner_reaches_no_key_but_its_tenants(
