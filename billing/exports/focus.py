@@ -2,7 +2,8 @@
 
     usage, refunds       one row a day, price and bearer (project, key, end user, tags)
     prices of the month  one row each, as on the invoice
-    tax, credit spent    one row each
+    tax                  one row each month of service
+    credit spent         one row
     rounding             what makes the exact charges the invoice's whole cents
     purchases of credit  billed when they were bought; what they pay for is billed at nothing
 
@@ -184,9 +185,7 @@ def _whole(book: Book, invoice: Mapping[Any, Any], charges_nano: int) -> Iterato
     if rounding:
         row = plain("Adjustment", "Rounding to the currency's minor unit", rounding)
         yield book.head | span | row | {"x_Component": "rounding"}
-    if invoice["tax_minor"]:
-        row = plain("Tax", "Tax", invoice["tax_minor"] * minor)
-        yield book.head | span | row | {"x_Component": "tax"}
+    yield from _taxes(book, invoice["id"])
     if credit := invoice["credit_minor"] * minor:
         name = "Paid from credit" if credit > 0 else "Returned into credit"
         # What it pays for stands at its full effective cost, so spending credit has none.
@@ -194,6 +193,23 @@ def _whole(book: Book, invoice: Mapping[Any, Any], charges_nano: int) -> Iterato
             ("ListCost", "ContractedCost", "EffectiveCost"), Decimal(0)
         )
         yield book.head | span | row | {"x_Component": "credit"}
+
+
+def _taxes(book: Book, invoice_id: str) -> Iterator[Row]:
+    """The tax of each month of service, by the rate and the name that the invoice states."""
+    line = invoice_lines.c
+    found = book.connection.execute(
+        select(line.component, line.detail, line.period, line.amount_nano)
+        .where(line.invoice_id == invoice_id, line.kind == "tax", line.amount_nano != 0)
+        .order_by(line.line)
+    )
+    for name, rate, label, nano in found.all():
+        service = closing.period_of(book.connection, book.tenant_id, label)
+        row: Row = {"ChargePeriodStart": service.start_us, "ChargePeriodEnd": service.end_us}
+        if stretches.billing(book.connection, book.tenant_id, label).beside.get(invoice_id):
+            row["ChargeClass"] = "Correction"
+        described = plain("Tax", f"{name} ({rate})" if rate else name, nano)
+        yield book.head | row | described | {"x_Component": "tax"}
 
 
 def _credit_notes(book: Book, invoice: Mapping[Any, Any]) -> Iterator[Row]:

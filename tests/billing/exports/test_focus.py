@@ -14,7 +14,7 @@ from invoice_world import DAY_US, Month, at, priced
 from sqlalchemy import Engine
 
 from billing.exports.columns import NAMES, STANDARD
-from billing.invoices import credit_notes, issuing
+from billing.invoices import credit_notes, issuing, parties
 from billing.ledger import credits
 from billing.tariffs import Tariff
 from metering.database import transaction
@@ -85,7 +85,34 @@ def test_usage_that_came_late_is_on_the_invoice_that_billed_it(golden: Month) ->
     assert outputs[0]["ChargePeriodStart"] == at("2026-10-20 00:00", "Europe/Berlin")
     # What it does to the month's own prices corrects a month that was billed.
     corrected = {row["x_Component"] for row in late if row.get("ChargeClass") == "Correction"}
-    assert corrected <= {"base", "free"}
+    assert corrected <= {"base", "free", "tax"}
+
+
+def test_tax_stands_in_the_month_of_service_that_it_is_of(month: Month) -> None:
+    def taxed(percent: str, from_us: int | None = None) -> None:
+        with transaction(month.database) as connection:
+            found = parties.Customer("Acme", tax_percent=Decimal(percent))
+            parties.set_customer(connection, "ten_1", found, from_us)
+
+    taxed("19")
+    november = at("2026-11-01 00:00")
+    month.serve("req_1", ended_us=at("2026-10-15 12:00"), tokens=25_000_000, input_tokens=0)
+    month.now_us = at("2026-11-05 00:00")
+    month.issued("2026-10")
+    taxed("20", november)
+    month.serve("req_late", ended_us=at("2026-10-16 12:00"), tokens=2_500_000, input_tokens=0)
+    month.serve("req_2", ended_us=at("2026-11-15 12:00"), tokens=5_000_000, input_tokens=0)
+    month.now_us = at("2026-12-05 00:00")
+    month.issued("2026-11")
+    rows = focus_rows(month.database, "ten_1", "2026-11")
+    keeps_the_rules(rows)
+    assert_billed_as_invoiced(month.database, "ten_1", "2026-11", rows)
+    taxes = [row for row in rows if row["ChargeCategory"] == "Tax"]
+    said = ("ChargeDescription", "ChargePeriodStart", "ChargePeriodEnd", "ChargeClass")
+    assert [[row["BilledCost"], *(row.get(name) for name in said)] for row in taxes] == [
+        [Decimal(4), "VAT (20 %)", november, at("2026-12-01 00:00"), None],
+        [Decimal("1.9"), "VAT (19 %)", at("2026-10-01 00:00"), november, "Correction"],
+    ]
 
 
 def bearers(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], tuple[Decimal, Decimal]]:
