@@ -101,9 +101,10 @@ def close_budget(context: CliContext, tenant_id: str, budget_id: str, as_json: b
     from billing import budgets
 
     with context.transaction() as connection:
-        budgets.standing(connection, tenant_id, budget_id, clock.now_us())
+        before = budgets.standing(connection, tenant_id, budget_id, clock.now_us())
         budgets.close(connection, tenant_id, budget_id)
-        record(connection, "budget.closed", tenant_id, subject=budget_id)
+        if before.budget.closed_at_us is None:
+            record(connection, "budget.closed", tenant_id, subject=budget_id)
         standing = budgets.standing(connection, tenant_id, budget_id, clock.now_us())
     show(BudgetView.of(standing), as_json)
 
@@ -199,8 +200,10 @@ def archive_project(context: CliContext, tenant_id: str, project_id: str, as_jso
     from api.admin.spending_schemas import ProjectView
 
     with context.transaction() as connection:
+        was_open = projects.require(connection, tenant_id, project_id).archived_at_us is None
         archived = projects.archive(connection, tenant_id, project_id)
-        record(connection, "project.archived", tenant_id, subject=project_id)
+        if was_open:
+            record(connection, "project.archived", tenant_id, subject=project_id)
     show(ProjectView.of(archived), as_json)
 
 

@@ -228,8 +228,10 @@ def archive_project(
     """Take no new keys for a project. Idempotent."""
     with transaction(database) as connection:
         asked = tenant_in_scope(connection, principal, tenant_id)
+        was_open = projects.require(connection, asked, project_id).archived_at_us is None
         project = projects.archive(connection, asked, project_id)
-        record(connection, principal, "project.archived", asked, subject=project_id)
+        if was_open:
+            record(connection, principal, "project.archived", asked, subject=project_id)
     return ProjectView.of(project)
 
 

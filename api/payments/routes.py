@@ -179,20 +179,22 @@ def refund_top_up(
     database: NamedDependency[Database],
     top_up_id: PathId,
 ) -> TopUpView:
-    """Take credit that was not spent back, and pay it to where it came from."""
+    """Take credit that was not spent back, and pay it to where it came from. The same reference
+    again changes nothing.
+    """
     with transaction(database) as connection:
         found = top_ups.require(connection, top_up_id)
         minor = parse_minor(data.amount, found.minor_nano)
-        top_ups.refund(connection, found.id, minor, data.reference)
-        audit.write(
-            connection,
-            actor=principal.key_id,
-            action="top_up.refunded",
-            subject=found.id,
-            tenant_id=found.tenant_id,
-            amount=data.amount,
-            reference=data.reference,
-        )
+        if top_ups.refund(connection, found.id, minor, data.reference):
+            audit.write(
+                connection,
+                actor=principal.key_id,
+                action="top_up.refunded",
+                subject=found.id,
+                tenant_id=found.tenant_id,
+                amount=data.amount,
+                reference=data.reference,
+            )
     return TopUpView.of(found)
 
 

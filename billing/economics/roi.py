@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal, localcontext
 from typing import Annotated, Any
 
 import msgspec
@@ -18,6 +18,8 @@ from billing.tariff_documents import Limits, read
 
 HOURS_PER_YEAR = 8760
 DAYS_PER_YEAR = 365
+# Room for the largest figures that are taken, written with their places.
+_WIDE = Context(prec=80)
 
 Count = Annotated[Decimal, Limits(places=3, high=10**6)]
 Price = Annotated[Decimal, Limits(places=6, high=10**9)]
@@ -86,6 +88,11 @@ def parse(document: Any) -> Question:
 
 def answer(question: Question) -> Answer:
     """Compute both years and compare them."""
+    with localcontext(_WIDE):
+        return _answer(question)
+
+
+def _answer(question: Question) -> Answer:
     before, after = _year(question, question.before), _year(question, question.after)
     saving = before.total - after.total
     net = saving * question.years - question.one_off
@@ -101,6 +108,11 @@ def answer(question: Question) -> Answer:
 
 def to_wire(found: Answer) -> Mapping[str, Any]:
     """The answer as JSON values: decimals as text of at most six places."""
+    with localcontext(_WIDE):
+        return _written(found)
+
+
+def _written(found: Answer) -> Mapping[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(found, builtin_types=(Decimal,))
     for name, fleet in (("before", found.before), ("after", found.after)):
         fields[name]["total"] = fleet.total

@@ -177,6 +177,8 @@ def _close(
                 continue  # another close was faster: look again
             if period_of(connection, tenant_id, label) != period:
                 continue  # of a draft, whose span nothing has fixed yet
+            if closed_periods.is_closed(connection, tenant_id, label):
+                continue  # by another, before this draft was read
             if not final and draft.is_empty:
                 draft_rows.discard(connection, draft)
                 return Closed(tenant_id, Outcome.NOTHING, None, draft)

@@ -82,7 +82,9 @@ def _parties(invoice: Invoice) -> Table:
     cells = [
         [_party("From", invoice.issuer), _party("To", invoice.customer)],
     ]
-    return Table(cells, colWidths=[87 * mm, 87 * mm], style=[("VALIGN", (0, 0), (-1, -1), "TOP")])
+    # An address may have more lines than a page.
+    style = [("VALIGN", (0, 0), (-1, -1), "TOP")]
+    return Table(cells, colWidths=[87 * mm, 87 * mm], style=style, splitInRow=1)
 
 
 def _party(label: str, party: Issuer | Customer) -> list[Paragraph]:

@@ -145,8 +145,8 @@ def failed(connection: Connection, top_up_id: str) -> bool:
     return bool(changed.rowcount)
 
 
-def refund(connection: Connection, top_up_id: str, amount_minor: int, reference: str) -> str:
-    """Take credit back and queue its refund, once per reference; the refund's id.
+def refund(connection: Connection, top_up_id: str, amount_minor: int, reference: str) -> bool:
+    """Take credit back and queue its refund, once per reference; false if that was done before.
 
     Raises PaymentConflict for a top-up that was not paid, whose credit was spent, or of which all
     refunds asked for here would come to more than was paid, and for a reference that had another
@@ -163,13 +163,13 @@ def refund(connection: Connection, top_up_id: str, amount_minor: int, reference:
     if before := moved(connection, f"refund/{refund_id}"):
         if sum(before.values()) != nano:
             raise PaymentConflict(f"{reference} refunded another amount before")
-        return refund_id
+        return False
     if not 0 < nano <= found.amount_minor * found.minor_nano - _refunded(connection, found):
         raise PaymentConflict("more than what was paid cannot be refunded")
     move_back(connection, found, f"refund/{refund_id}", amount_minor, lossy=False)
     body = {"intent": intent, "amount": amount_minor}
     outbox.enqueue(connection, found.tenant_id, "refund", refund_id, body)
-    return refund_id
+    return True
 
 
 def move_back(

@@ -60,6 +60,37 @@ def test_a_change_that_costs_more_is_never_paid_back() -> None:
     assert (free.payback_months, free.return_percent) == (0, None)
 
 
+def test_the_largest_figures_that_are_taken_are_answered_exactly() -> None:
+    most = {
+        "gpus": "1000000",
+        "gpu_hour": "1000000000",
+        "kw_per_gpu": "1000",
+        "people": "1000000",
+        "iteration_days": "0.001",
+    }
+    asked = {
+        "before": most,
+        "after": most | {"gpus": "0", "people": "0"},
+        "person_year": "1000000000",
+        "kwh": "1000000000",
+        "pue": "10",
+        "one_off": "0.000001",
+        "years": "50",
+    }
+    found = roi.to_wire(roi.answer(roi.parse(asked)))
+    assert found["before"]["total"] == str(8760 * 10**15 + 8760 * 10**19 + 10**15)
+    net = 50 * int(found["saving"])
+    assert found["net"] == f"{net - 1}.999999"
+    assert found["return_percent"] == str(10**8 * net - 100)
+
+
+def test_a_fleet_that_draws_no_power_pays_for_none() -> None:
+    dark = {**QUESTION["before"], "kw_per_gpu": "0"}
+    found = roi.to_wire(roi.answer(roi.parse(QUESTION | {"before": dark})))
+    assert (found["before"]["energy_kwh"], found["before"]["electricity"]) == ("0", "0")
+    assert found["before"]["total"] == "985840"
+
+
 def test_what_is_missing_or_no_figure_is_said_for_every_field() -> None:
     wrong = QUESTION | {
         "pue": "0",

@@ -10,14 +10,16 @@ from billing_cases import tariff
 from billing_world import add_tenant, balances, books_balance
 from click.testing import CliRunner
 from invoice_world import DAY_US, Month, at, per_service_period, priced
-from sqlalchemy import text, update
+from sqlalchemy import Connection, text, update
 from sqlalchemy.exc import DatabaseError
 
 from billing import catalogue, overrides, refunds
 from billing.errors import InvalidPeriod
-from billing.invoices import closing, queries
+from billing.invoices import closing, drafting, queries
 from billing.invoices.cli import invoice
 from billing.invoices.closing import Outcome
+from billing.invoices.drafting import Draft
+from billing.periods import Period
 from metering.cli_context import CliContext
 from metering.database import snapshot, transaction
 from metering.tables import tenants as tenants_table
@@ -112,6 +114,28 @@ def test_two_that_close_at_once_issue_one_invoice_of_each_tenant(month: Month) -
         for invoice in month.standing(f"ten_{tenant}")
     )
     assert numbers == [f"INV-{place:06d}" for place in range(1, 6)]
+
+
+def test_a_close_that_another_was_faster_than_says_so_and_leaves_what_came_since(
+    month: Month, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    month.serve("req_1", ended_us=at("2026-11-10 12:00"))
+    after_grace(month)
+    draw_up = drafting.draft
+
+    def draw_up_after_the_other(_: Connection, tenant_id: str, period: Period) -> Draft:
+        monkeypatch.setattr(drafting, "draft", draw_up)
+        assert month.issued("2026-11").row.state == "paid"
+        month.serve("req_2", ended_us=LAST_MOMENT, tokens=20_000)
+        with snapshot(month.database) as connection:
+            return draw_up(connection, tenant_id, period)
+
+    monkeypatch.setattr(drafting, "draft", draw_up_after_the_other)
+    (closed,) = closing.close(month.database, "2026-11", "ten_1")
+    assert closed.outcome is Outcome.BEFORE
+    corrected = closing.correct(month.database, "2026-11", "ten_1")
+    assert month.invoice(corrected.invoice_id).row.total_minor == 8
+    month.check()
 
 
 def test_a_close_that_crashes_leaves_neither_a_gap_nor_a_double(month: Month) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from decimal import Decimal
 
+import msgspec
 import pytest
 
 from billing.invoices import documents, pdf, wording
@@ -102,6 +103,16 @@ def test_the_paper_is_the_same_bytes_for_the_same_invoice(invoice: Invoice) -> N
 def test_many_lines_take_more_pages(invoice: Invoice) -> None:
     long = dataclasses.replace(invoice, lines=invoice.lines[:1] * 80)
     assert b"/Count 1" not in pdf.to_pdf(long)
+
+
+@pytest.mark.parametrize("party", ["issuer", "customer"])
+def test_an_address_of_more_lines_than_a_page_takes_more_pages(
+    invoice: Invoice, party: str
+) -> None:
+    name = "Firm of many desks"
+    long = msgspec.structs.replace(getattr(invoice, party), name=name, address="a\n" * 499)
+    paper = pdf.to_pdf(dataclasses.replace(invoice, **{party: long}))
+    assert b"/Count 9" in paper
 
 
 def test_a_preview_has_no_number_and_says_so(invoice: Invoice) -> None:

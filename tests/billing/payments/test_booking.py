@@ -53,10 +53,10 @@ def test_two_refunds_under_one_id_of_ours_are_two(month: Month, stripe: StripePr
     top_up, intent = bought(month, stripe)
     deliver(month, stripe)
     with transaction(month.database) as connection:
-        refund_id = top_ups.refund(connection, top_up, 700, "ticket-1")
+        assert top_ups.refund(connection, top_up, 700, "ticket-1")
     push(month, stripe)
     body = {"intent": intent, "amount": 700}
-    again = stripe.provider.do("refund", refund_id, body, "another key")
+    again = stripe.provider.do("refund", f"{top_up}/ticket-1", body, "another key")
     (difference,) = compared(month, stripe).differences
     assert difference.subject == f"ten_1 {again}"
     deliver(month, stripe)
