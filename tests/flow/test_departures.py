@@ -267,6 +267,12 @@ def test_what_keeps_a_gateway_from_starting_is_one_line(
     assert second.stderr.strip().splitlines()[-1] == (
         "Error: another gateway serves this database; stop it first"
     )
+    port = gateway.url.rpartition(":")[2]
+    taken = own_home.dflash("serve", "--port", port, check=False)
+    assert (taken.returncode, taken.stderr) == (
+        1,
+        f"Error: port {port} of 127.0.0.1 is taken: by another gateway? --port takes another\n",
+    )
     own_home.settings["DFLASH_NOPE"] = "1"
     refused = own_home.dflash("serve", check=False)
     assert refused.returncode == 1
