@@ -113,10 +113,7 @@ class Gateway:
         """
         self._tenure.take()
         if not (schema := migrate.state(self.database)).is_current:
-            raise SchemaMismatch(
-                f"the database is at {schema.current}, this release needs {schema.head}: "
-                "run `dflash migrate`"
-            )
+            raise SchemaMismatch(schema.mismatch)
         with transaction(self.database) as connection:
             install_shipped(connection)
             self.signer.register(connection)
