@@ -34,8 +34,8 @@ HOUR_US = 3600 * SECOND_US
 WINDOW_US = 23 * HOUR_US  # the provider promises 24: an hour for clocks that differ
 WAIT_US_MAX = HOUR_US
 SHOWN = 1000
-# A person names these, and names one again that was told before a backup was restored.
-BY_REFERENCE = ("refund",)
+# A person asks for these, and for one again that was told before a backup was restored.
+ASKED = ("customer", "refund")
 # Nothing waits for these: refused, they hold up no other row.
 ALONE = ("recharge", "refund", "meter", "credit_note", "paid_outside", "give_up")
 # What an action makes, for those that come after it, and the objects it needs, by its body's name.
@@ -53,7 +53,6 @@ class Row:
     body: dict[str, Any]
     generation: int
     attempts: int
-    since_us: int  # nobody told it before
     look_first: bool
 
     @property
@@ -206,8 +205,9 @@ def _next(database: Engine, tenant_id: str | None, blocked: set[str]) -> Row | N
         if found is None:
             return None
         body = _resolved(connection, json.loads(found.body))
-    since = _since(found.action, found.created_at_us, body)
-    tried = since if found.first_tried_at_us is None else found.first_tried_at_us
+    tried = found.first_tried_at_us
+    if tried is None:
+        tried = _since(found.action, found.created_at_us, body)
     stale = clock.now_us() - tried >= WINDOW_US
     faulted = (found.error or "").startswith("faulted")
     return Row(
@@ -218,8 +218,7 @@ def _next(database: Engine, tenant_id: str | None, blocked: set[str]) -> Row | N
         body,
         found.generation,
         found.attempts,
-        since,
-        stale or faulted or (found.action in BY_REFERENCE and not found.attempts),
+        stale or faulted or (found.action in ASKED and not found.attempts),
     )
 
 
@@ -254,7 +253,7 @@ def _send(database: Engine, provider: Provider, row: Row) -> str:
         )
     try:
         if row.look_first:
-            found = provider.find(row.action, row.subject, row.body, row.since_us)
+            found = provider.find(row.action, row.subject, row.body)
             if found is None:
                 return _send(database, provider, _anew(database, row))
         else:

@@ -127,11 +127,8 @@ class Provider(Protocol):
     def do(self, action: str, subject: str, body: Body, key: str) -> str:
         """Do one thing of the outbox, once per key; the id of the object it made or changed."""
 
-    def find(self, action: str, subject: str, body: Body, since_us: int) -> str | None:
-        """The object that this action made or changed already, or null. Changes nothing.
-
-        Nothing of it was done before `since_us`.
-        """
+    def find(self, action: str, subject: str, body: Body) -> str | None:
+        """The object that this action made or changed already, or null. Changes nothing."""
 
     def checkout(self, subject: str, body: Body, key: str) -> tuple[str, str]:
         """Open a page where a person pays a top-up: its id and its address."""

@@ -88,10 +88,10 @@ class StripeProvider:
                 return self._meter(subject, body, {"idempotency_key": key})
             return str(doing[action](subject, body, {"idempotency_key": key}).id)
 
-    def find(self, action: str, subject: str, body: Body, since_us: int) -> str | None:
+    def find(self, action: str, subject: str, body: Body) -> str | None:
         """Look for what an action made; see `Provider.find`."""
         with _translated():
-            return self._find(action, subject, body, since_us)
+            return self._find(action, subject, body)
 
     def checkout(self, subject: str, body: Body, key: str) -> tuple[str, str]:
         """Open a Checkout page; see `Provider.checkout`."""
@@ -323,7 +323,7 @@ class StripeProvider:
                 return sum(each.aggregated_value for each in found.auto_paging_iter())
         return 0.0
 
-    def _find(self, action: str, subject: str, body: Body, since_us: int) -> str | None:
+    def _find(self, action: str, subject: str, body: Body) -> str | None:
         if action in _DONE_AT:
             found = self._client.v1.invoices.retrieve(body["invoice"])
             return found.id if found.status in _DONE_AT[action] else None
@@ -331,8 +331,7 @@ class StripeProvider:
             return subject if self._metered(body) >= body["told"] + body["value"] else None
         listed: Any
         if action == "customer":
-            since: Any = {"created": {"gte": since_us // 10**6 - CLOCKS_DIFFER_S}}
-            listed = self._client.v1.customers.list(since)
+            listed = self._client.v1.customers.list({"email": body["email"]})
         elif action == "item":
             listed = self._client.v1.invoice_items.list({"invoice": body["invoice"]})
         elif action == "credit_note":

@@ -270,6 +270,27 @@ def test_a_refund_that_is_asked_for_again_is_made_once(
     assert compared(month, stripe).differences == []
 
 
+def test_a_tenant_that_is_enrolled_again_stays_the_same_customer(
+    month: Month, stripe: StripeProcess, back_up: BackUp, hours: int
+) -> None:
+    with transaction(month.database) as connection:
+        add_tenant(connection, "ten_2", pays=priced())
+    backup = back_up()
+    customers = len(stripe.objects("customer"))
+    known = []
+    for _ in range(2):
+        with transaction(month.database) as connection:
+            assert collection.enrol(connection, "ten_2", "two@example.com", "USD")
+        outbox.push(month.database, stripe.provider)
+        with snapshot(month.database) as connection:
+            known.append(outbox.object_id(connection, "customer", "ten_2"))
+        backup.restore()
+        pass_by(month, stripe, hours)
+    assert known[0] is not None
+    assert known[0] == known[1]
+    assert len(stripe.objects("customer")) == customers + 1
+
+
 def test_an_invoice_that_is_forgotten_is_named_with_whatever_customer_has_it(
     month: Month, stripe: StripeProcess, back_up: BackUp
 ) -> None:
