@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import socket
 from typing import Any
 
 import click
@@ -63,6 +65,7 @@ def serve(
         engine=given_parameters(options),
     )
     configure_logs(settings.log_level)
+    _require_port(settings.host, settings.port)
     gateway = Gateway(settings)
     try:
         gateway.start()  # here, so that what keeps it from starting is one line and no traceback
@@ -88,3 +91,19 @@ def migrate(obj: CliContext) -> None:
 
     state = upgrade(obj.database_url)
     click.echo(f"the database is at {state.current}")
+
+
+def _require_port(host: str, port: int) -> None:
+    """Raise ClickException where the port is taken, which is heard of too late with a model loaded.
+
+    What else is wrong with an address is said by who listens on it.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise click.ClickException(
+                    f"port {port} of {host} is taken: by another gateway? --port takes another"
+                ) from None

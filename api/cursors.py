@@ -14,7 +14,7 @@ from api.errors import InvalidCursor
 
 T = TypeVar("T")
 Number = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,64}$")]
+Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,64}(?!\n)$")]
 
 _NAMED = msgspec.json.Decoder(tuple[str, msgspec.Raw])
 _PLACES: msgspec.json.Decoder[tuple[int, str]] = msgspec.json.Decoder(tuple[Number, Id])

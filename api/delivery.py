@@ -117,6 +117,11 @@ class Delivery:
         """Tell whoever waits that the request can't be settled for now, and close the stream."""
         self._last(request_id, NotSettled(request_id))
 
+    def stop(self, request_ids: Sequence[str]) -> None:
+        """Tell whoever waits for these that we end them, and close their stream."""
+        for request_id in request_ids:
+            self._last(request_id, NotSettled(request_id, stopping=True))
+
     def _last(self, request_id: str, item: Item) -> None:
         with self._lock:
             stream = self._streams.pop(request_id, None)

@@ -117,11 +117,17 @@ class GenerationFailed(ApiError):
 
 
 class NotSettled(ApiError):
-    """A request that has ended, and that the database does not let us settle for now."""
+    """A request that has ended, and whose settlement nobody can wait for now.
 
-    def __init__(self, request_id: str) -> None:
+    The database does not take it, or the gateway is `stopping` and ended it.
+    """
+
+    def __init__(self, request_id: str, *, stopping: bool = False) -> None:
         super().__init__(
-            f"generation {request_id} has ended but can't be settled yet; it will be, and "
+            f"the gateway is being stopped, and ended generation {request_id}, which is billed for "
+            "what it delivered: read it later"
+            if stopping
+            else f"generation {request_id} has ended but can't be settled yet; it will be, and "
             "is billed for what it delivered: read it later, and do not send it again"
         )
         self.request_id = request_id

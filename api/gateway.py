@@ -50,7 +50,7 @@ from metering.clock import now_us
 from metering.database import open_database, snapshot, transaction
 from metering.energy import Efficiency, open_meter_of
 from metering.energy import calibration as energy_calibration
-from metering.recorder import Recorder
+from metering.recorder import STOPPED, Recorder
 
 log = structlog.get_logger(__name__)
 
@@ -113,10 +113,7 @@ class Gateway:
         """
         self._tenure.take()
         if not (schema := migrate.state(self.database)).is_current:
-            raise SchemaMismatch(
-                f"the database is at {schema.current}, this release needs {schema.head}: "
-                "run `dflash migrate`"
-            )
+            raise SchemaMismatch(schema.mismatch)
         with transaction(self.database) as connection:
             install_shipped(connection)
             self.signer.register(connection)
@@ -201,13 +198,17 @@ class Gateway:
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            # The client left meanwhile; the thread still admits, and what it admits must end.
+            # The server ends meanwhile; the thread still admits, and what it admits must end.
             work.add_done_callback(self._abandon)
             raise
 
     async def cancel(self, live: Live) -> None:
         """The client went away: stop, and bill exactly what was committed before."""
         await asyncio.shield(asyncio.to_thread(self._cancel, live.request_ids))
+
+    async def stop(self, live: Live) -> None:
+        """We go away: tell who waits, and end it at our expense with what was committed before."""
+        await asyncio.shield(asyncio.to_thread(self._stop, live.request_ids))
 
     def _admit_and_start(
         self,
@@ -235,8 +236,8 @@ class Gateway:
         except Exception as error:
             # Whatever it was, every request must end and its hold with it. A retry under the same
             # key is a new order: this one was never begun, or is cut off here.
-            self._cancel(started)
             self.delivery.close(request_ids)
+            self._stop(started, str(error))
             for request_id in request_ids:
                 if request_id not in started:
                     replica.recorder.refuse(request_id, str(error))
@@ -250,6 +251,12 @@ class Gateway:
         for request_id in request_ids:
             for replica in self.replicas:  # where it isn't live, nothing happens
                 replica.recorder.cancel(request_id)
+
+    def _stop(self, request_ids: Sequence[str], detail: str = STOPPED) -> None:
+        self.delivery.stop(request_ids)
+        for request_id in request_ids:
+            for replica in self.replicas:
+                replica.recorder.stop(request_id, detail)
 
     def _replica(self, name: str, model_path: Path, config: EngineConfig) -> Replica:
         efficiency = Efficiency()
@@ -303,7 +310,7 @@ class Gateway:
 
     def _abandon(self, work: asyncio.Future[Live | Replay]) -> None:
         if work.exception() is None and isinstance(live := work.result(), Live):
-            Thread(target=self._cancel, args=(live.request_ids,)).start()
+            Thread(target=self._stop, args=(live.request_ids,)).start()
 
     def _renew(self) -> None:
         """Let no hold of a live request expire."""

@@ -17,6 +17,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.engine import make_url
 
+from api.errors import SchemaMismatch
 from metering.database import open_database, snapshot, transaction
 
 ADVISORY_LOCK = 0x64666C617368  # "dflash": any constant nobody else takes
@@ -28,23 +29,42 @@ class SchemaState:
 
     current: str | None
     head: str
+    is_known: bool = (
+        True  # false where a newer release brought it to what this one has not heard of
+    )
 
     @property
     def is_current(self) -> bool:
         """Whether the schema is the one this release was written for."""
         return self.current == self.head
 
+    @property
+    def mismatch(self) -> str:
+        """What is to be said of a schema that is not current, with the remedy."""
+        if self.is_known:
+            return (
+                f"the database is at {self.current}, this release needs {self.head}: "
+                "run `dflash migrate`"
+            )
+        return (
+            f"the database is at {self.current}, which this release does not know: "
+            "a newer one has migrated it, so run that one"
+        )
+
 
 def upgrade(database_url: str, revision: str = "head") -> SchemaState:
     """Change the schema up to `revision`, creating the SQLite file where there is none.
 
-    Idempotent; returns the state reached.
+    Idempotent; returns the state reached. Raises SchemaMismatch for a newer release's database.
     """
     return _run(database_url, lambda config: command.upgrade(config, revision))
 
 
 def downgrade(database_url: str, revision: str = "base") -> SchemaState:
-    """Change the schema back to `revision`, dropping the data of what is undone."""
+    """Change the schema back to `revision`, dropping the data of what is undone.
+
+    Raises SchemaMismatch for a newer release's database.
+    """
     return _run(database_url, lambda config: command.downgrade(config, revision))
 
 
@@ -63,7 +83,7 @@ def check(database_url: str) -> SchemaState:
 def state(database: Engine) -> SchemaState:
     """Where an open database stands. Changes nothing."""
     with snapshot(database) as connection:
-        return SchemaState(_current(connection), head())
+        return _state(connection)
 
 
 def head() -> str:
@@ -86,6 +106,9 @@ def _run(database_url: str, step: Callable[[Config], None]) -> SchemaState:
                 connection.execute(
                     text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK}
                 )
+            found = _state(connection)
+            if not found.is_known:
+                raise SchemaMismatch(found.mismatch)
             config = Config()
             config.set_main_option("script_location", str(_scripts()).replace("%", "%%"))
             config.attributes["connection"] = connection
@@ -95,8 +118,11 @@ def _run(database_url: str, step: Callable[[Config], None]) -> SchemaState:
         database.dispose()
 
 
-def _current(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
+def _state(connection: Connection) -> SchemaState:
+    current = MigrationContext.configure(connection).get_current_revision()
+    history = ScriptDirectory(str(_scripts())).walk_revisions()
+    known = {None, *(step.revision for step in history)}
+    return SchemaState(current, head(), is_known=current in known)
 
 
 def _scripts() -> Path:

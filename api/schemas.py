@@ -12,8 +12,9 @@ from api import cursors
 from api.errors import InvalidParameter
 
 # PostgreSQL stores no NUL, and who reads a text on a terminal or a page is to see what it says:
-# no control characters, and none that turn the text round. A line holds no line's end either.
-LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*$"
+# no control characters, and none that turn the text round. A line holds no line's end either; by
+# itself `$` would let one follow.
+LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*(?!\n)$"
 LINES = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]*$"
 
 Name: TypeAlias = Annotated[
@@ -21,12 +22,12 @@ Name: TypeAlias = Annotated[
 ]
 Prose: TypeAlias = Annotated[str, Meta(min_length=1, max_length=10_000, pattern=LINES)]
 Currency: TypeAlias = Annotated[
-    str, Meta(pattern=r"^[A-Z]{3}$", description="ISO 4217", examples=["USD"])
+    str, Meta(pattern=r"^[A-Z]{3}(?!\n)$", description="ISO 4217", examples=["USD"])
 ]
 Amount: TypeAlias = Annotated[
     str,
     Meta(
-        pattern=r"^[0-9]{1,9}(\.[0-9]{1,9})?$",
+        pattern=r"^[0-9]{1,9}(\.[0-9]{1,9})?(?!\n)$",
         description="A decimal amount in the tenant's currency",
         examples=["12.50"],
     ),
@@ -36,7 +37,7 @@ Instant: TypeAlias = Annotated[
     Meta(tz=True, description="RFC 3339, with its offset", examples=["2026-12-01T00:00:00Z"]),
 ]
 
-_ID = r"^[A-Za-z0-9_.:-]{1,64}$"
+_ID = r"^[A-Za-z0-9_.:-]{1,64}(?!\n)$"
 TenantId: TypeAlias = Annotated[
     str, Meta(pattern=_ID, description="A tenant's id", examples=["ten_0193a0c2f1"])
 ]

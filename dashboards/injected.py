@@ -11,7 +11,7 @@ from dashboards.access import TenantDesk
 from dashboards.protocols import Host
 from dashboards.sessions import Viewer
 
-RECORD_ID = r"^[A-Za-z0-9_.:-]{1,128}$"
+RECORD_ID = r"^[A-Za-z0-9_.:-]{1,128}(?!\n)$"
 
 PathId: TypeAlias = Annotated[str, PathParameter(pattern=RECORD_ID)]  # of a request or an item
 AHost: TypeAlias = NamedDependency[Host]  # host

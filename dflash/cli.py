@@ -178,10 +178,23 @@ def describe(error: Exception) -> str:
         named = f"{error.filename}: " if error.filename else ""
         return f"{named}{error.strerror or text}"
     if package == "sqlalchemy":
-        if "no such table" in text or "UndefinedTable" in text:
-            return "the database has no schema of ours yet: run `dflash migrate`"
-        return f"the database refused: {text.partition(' [SQL:')[0]}"
+        return _refused(text)
     return f"{type(error).__name__}: {text} (a defect of ours; `dflash --debug ...` shows where)"
+
+
+def _refused(text: str) -> str:
+    """What a database says, and what to do about it."""
+    if "no such table" in text or "UndefinedTable" in text:
+        return "the database has no schema of ours yet: run `dflash migrate`"
+    if "no such column" in text or "UndefinedColumn" in text:
+        return "the database's schema is not this release's: run `dflash migrate`"
+    if "unable to open database file" in text:
+        return (
+            "the database file can't be opened: is this the right home, and may this user write"
+            " there? `dflash migrate` makes a new one"
+        )
+    said = text.partition(" [SQL:")[0].partition(" (Background on this error")[0]
+    return f"the database refused: {said}"
 
 
 def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:

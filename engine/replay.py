@@ -23,12 +23,12 @@ class Replayer:
 
     def __init__(self, model: OpenModel, config: EngineConfig) -> None:
         self._model = model
-        self._config = msgspec.structs.replace(config, draft=False)
+        self._config = _undrafted(config)
 
     @classmethod
     def open(cls, path: Path | str, config: EngineConfig) -> Replayer:
         """Load a model. Raises InvalidModelFile, UnsupportedModel, InvalidConfig."""
-        return cls(open_model(path, config), config)
+        return cls(open_model(path, _undrafted(config)), config)
 
     @property
     def info(self) -> EngineInfo:
@@ -54,3 +54,7 @@ class Replayer:
         while said < tokens_max and (step := loop.step()) is not None:
             said += sum(len(block.token_ids) for block in step.blocks)
             yield step
+
+
+def _undrafted(config: EngineConfig) -> EngineConfig:
+    return msgspec.structs.replace(config, draft=False)

@@ -24,7 +24,7 @@ UNIT_BELOW = Decimal("0.50")
 
 @dataclass(frozen=True, slots=True)
 class ReviewRule:
-    """The thresholds of `design.md`, and the audit sample's rate and seed."""
+    """The thresholds above, and the audit sample's rate and seed."""
 
     audit_sample_rate: float = 0.01
     audit_seed: str = "audit/1"

@@ -27,7 +27,7 @@ from billing.money import format_nano
 from metering.database import snapshot
 from metering.queries import Bucket
 
-_RATE = r"^[0-9]{1,9}(\.[0-9]{1,9})?$"
+_RATE = r"^[0-9]{1,9}(\.[0-9]{1,9})?(?!\n)$"
 PerHourQuery = Annotated[
     str, QueryParameter(pattern=_RATE, description="What the machine costs an hour, power apart")
 ]
@@ -35,7 +35,7 @@ PerKwhQuery = Annotated[
     str | None, QueryParameter(pattern=_RATE, description="What a kilowatt hour costs")
 ]
 CurrencyQuery = Annotated[
-    str, QueryParameter(pattern=r"^[A-Z]{3}$", description="Of both rates, ISO 4217")
+    str, QueryParameter(pattern=r"^[A-Z]{3}(?!\n)$", description="Of both rates, ISO 4217")
 ]
 PeriodQuery = Annotated[
     str | None,

@@ -33,7 +33,9 @@ class ErasureRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to erase: one request, an end user's, what ended before a moment, or everything."""
 
     request_id: TenantId | None = None
-    end_user: Annotated[str, Meta(max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")] | None = None
+    end_user: Annotated[str, Meta(max_length=200, pattern=r"^[^\x00-\x1f\x7f]+(?!\n)$")] | None = (
+        None
+    )
     ended_before: Instant | None = None
     everything: bool = False
 

@@ -21,7 +21,7 @@ Delivery = Annotated[
     Literal["now", "held"],
     Meta(description="When an answer that goes to review is delivered: at once, or reviewed"),
 ]
-TariffName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,47}$", examples=["semantic"])]
+TariffName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,47}(?!\n)$", examples=["semantic"])]
 
 
 class TenantRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -159,7 +159,7 @@ class CreditRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reference: Annotated[
         str,
         Meta(
-            pattern=r"^[A-Za-z0-9_.:-]{1,40}$",
+            pattern=r"^[A-Za-z0-9_.:-]{1,40}(?!\n)$",
             description="Yours to choose, unique for the tenant",
             examples=["invoice-2026-001"],
         ),

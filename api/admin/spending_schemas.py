@@ -20,7 +20,7 @@ from billing.money import format_nano
 Reference = Annotated[
     str,
     Meta(
-        pattern=r"^[A-Za-z0-9_.:-]{1,40}$",
+        pattern=r"^[A-Za-z0-9_.:-]{1,40}(?!\n)$",
         description="Yours to choose, unique for the tenant",
         examples=["welcome-2026"],
     ),

@@ -23,6 +23,7 @@ def examine(settings: Settings) -> list[Finding]:
     return [
         software.python_version(),
         software.packages(),
+        software.kernels(config.device, config.backend),
         software.cuda(gpu_count, config.device),
         host.min_free_kbytes(gpu_count),
         nvml,

@@ -112,10 +112,12 @@ def memory(model_bytes: int, available_bytes: int | None = None) -> Finding:
 
 
 def disk(home: Path, free_bytes: int | None = None) -> Finding:
-    """Whether the home's file system has room for models and for what must be durable."""
+    """Whether the home can be written, and has room for models and for what must be durable."""
     place = home.absolute()
     while not place.exists():
         place = place.parent
+    if not os.access(place, os.W_OK):
+        return fail("disk", f"{place} can't be written by this user", "give it to this user")
     free = shutil.disk_usage(place).free if free_bytes is None else free_bytes
     return _room("disk", free, DISK_FAIL_BYTES, DISK_WARN_BYTES, f"make room on {place}")
 

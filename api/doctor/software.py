@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from api.doctor.findings import Finding, fail, ok, warn
+from engine.kernels.cpu.compilation import CannotCompile, compiler_at_hand
 
 DISTRIBUTION = "dflash-gateway"
 PYTHONS = ((3, 11), (3, 13))  # half-open
@@ -106,6 +107,20 @@ def pins(requirements: Iterable[str]) -> dict[str, str]:
         if match:
             found[match[1]] = match[2]
     return found
+
+
+def kernels(device: str, backend: str) -> Finding:
+    """Whether the CPU kernels can be compiled, without which torch computes, and far slower."""
+    if device != "cpu" or backend == "fp32":
+        return ok("kernels", f"not used by {backend} on {device}")
+    try:
+        return ok("kernels", f"compiled by {compiler_at_hand()}, once")
+    except CannotCompile as error:
+        return warn(
+            "kernels",
+            f"{error}: torch computes instead, many times slower",
+            "install g++ on x86-64 Linux, and start again",
+        )
 
 
 def cuda(gpu_count: int, device: str) -> Finding:

@@ -48,20 +48,21 @@ def context_length(config: EngineConfig, header: Header | None) -> Finding:
 
 def database(url: str) -> Finding:
     """Whether the database answers and has this release's schema."""
+    is_file = url.startswith("sqlite")
     try:
         state = migrate.check(url)
     except SQLAlchemyError as error:
         reason = str(error.__cause__ or error).strip().splitlines()[0]
-        return fail("database", reason, "check DFLASH_DATABASE_URL and that the server is up")
+        within = "let this user write the file and its folder" if is_file else "the server is up"
+        return fail("database", reason, f"check that DFLASH_DATABASE_URL is right, and {within}")
     if state.is_current:
         return ok("database", f"reachable, schema as this release wants it ({state.head})")
     if state.current is None:
         return warn("database", "no schema yet", "dflash migrate")
-    return fail(
-        "database",
-        f"schema {state.current}, where this release needs {state.head}",
-        "dflash migrate; if the schema is from a newer release, install that release",
-    )
+    found = f"schema {state.current}, where this release needs {state.head}"
+    if not state.is_known:
+        return fail("database", found, "install the newer release that has migrated it")
+    return fail("database", found, "dflash migrate")
 
 
 def signing_key(path: Path) -> Finding:

@@ -21,16 +21,22 @@ def sse(event: str | None, data: bytes) -> bytes:
 
 
 class EventStream:
-    """An ASGI response that sends chunks as they come and calls `on_disconnect` if cut short."""
+    """An ASGI response that sends chunks as they come.
+
+    It calls `on_disconnect` if its client leaves before their end, and `on_stop` if the server
+    wants to end before it, which must make the chunks come to an end.
+    """
 
     def __init__(
         self,
         chunks: AsyncIterator[bytes],
         on_disconnect: Callable[[], Awaitable[None]],
+        on_stop: Callable[[], Awaitable[None]],
         headers: dict[str, str],
     ) -> None:
         self._chunks = chunks
         self._on_disconnect = on_disconnect
+        self._on_stop = on_stop
         self._headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -39,7 +45,11 @@ class EventStream:
         watch = asyncio.create_task(disconnected(receive))
         finished = False
         try:
-            await asyncio.wait({pump, watch}, return_when=asyncio.FIRST_COMPLETED)
+            try:
+                await asyncio.wait({pump, watch}, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                await self._on_stop()
+                await asyncio.wait({pump, watch}, return_when=asyncio.FIRST_COMPLETED)
             finished = pump.done() and pump.exception() is None
         finally:
             for task in (pump, watch):

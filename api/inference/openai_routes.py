@@ -151,13 +151,15 @@ async def _answer(
         parts = _live_parts(
             gateway, live, order.model, shape, logprobs=logprobs, usage=include_usage
         )
-        return EventStream(parts, lambda: gateway.cancel(live), reply_headers)
+        return EventStream(
+            parts, lambda: gateway.cancel(live), lambda: gateway.stop(live), reply_headers
+        )
     if live is not None and not await replies.wait_settled(request.receive, gateway, live):
         return replies.client_closed()
     views, blocks = await asyncio.to_thread(_stored, gateway.database, request_ids)
     if wire.stream:
         parts = _stored_parts(blocks, views, shape, logprobs=logprobs, usage=include_usage)
-        return EventStream(parts, _nothing, reply_headers)
+        return EventStream(parts, _nothing, _nothing, reply_headers)
     for view in views:
         if view.status == "failed":
             raise GenerationFailed(view.id, view.failure)

@@ -56,12 +56,17 @@ HTTP_CLIENT_CLOSED_REQUEST = 499  # never seen: the client is gone; it is for th
 async def wait_settled(receive: Receive, gateway: Gateway, live: Live) -> bool:
     """Wait for the end of an order; false when its client went away first. Raises NotSettled.
 
-    The departing client's order is cancelled, and pays for what was committed before.
+    The departing client's order is cancelled, and pays for what was committed before. Where the
+    server wants to end first, the order is stopped at our expense.
     """
     settled = asyncio.create_task(live.stream.settled())
     departure = asyncio.create_task(disconnected(receive))
     try:
-        await asyncio.wait({settled, departure}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait({settled, departure}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await gateway.stop(live)
+            await asyncio.wait({settled})
         if settled.done():
             settled.result()
         return settled.done()

@@ -73,6 +73,7 @@ async def generate(
         return EventStream(
             _live_events(gateway, live, logprobs=order.top_logprobs is not None),
             lambda: gateway.cancel(live),
+            lambda: gateway.stop(live),
             reply_headers,
         )
     if live is not None and not await replies.wait_settled(request.receive, gateway, live):
@@ -81,7 +82,7 @@ async def generate(
     if data.stream:
         blocks = await asyncio.to_thread(_stored, gateway.database, view)
         events = _stored_events(blocks, view, logprobs=order.top_logprobs is not None)
-        return EventStream(events, _nothing, reply_headers)
+        return EventStream(events, _nothing, _nothing, reply_headers)
     return replies.json_reply(view, reply_headers)
 
 

@@ -14,8 +14,8 @@ from billing.invoices.closing import Closed
 from billing.invoices.minor_units import format_minor
 from billing.invoices.queries import InvoiceRow
 
-MONTH = r"^[0-9]{4}-(0[1-9]|1[0-2])$"
-_REFERENCE = r"^[A-Za-z0-9_.:-]{1,64}$"
+MONTH = r"^[0-9]{4}-(0[1-9]|1[0-2])(?!\n)$"
+_REFERENCE = r"^[A-Za-z0-9_.:-]{1,64}(?!\n)$"
 
 PeriodQuery: TypeAlias = Annotated[
     str, QueryParameter(pattern=MONTH, description="A month, such as 2026-11")

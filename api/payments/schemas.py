@@ -13,7 +13,7 @@ from api.schemas import Amount, TenantId, to_time
 from billing.invoices.minor_units import format_minor
 from billing.payments.top_ups import TopUp
 
-Email = Annotated[str, Meta(pattern=r"^[^@\s\x00-\x1f]{1,100}@[^@\s\x00-\x1f]{1,99}$")]
+Email = Annotated[str, Meta(pattern=r"^[^@\s\x00-\x1f]{1,100}@[^@\s\x00-\x1f]{1,99}(?!\n)$")]
 
 
 class TopUpView(msgspec.Struct, frozen=True):

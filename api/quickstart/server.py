@@ -58,7 +58,6 @@ def serving(settings: Settings, port: int) -> Iterator[Server]:
     log = settings.home / "gateway.log"
     command = [
         *(sys.executable, "-m", "dflash", "--home", str(settings.home)),
-        *("--database-url", settings.resolved_database_url),
         *("serve", "--host", settings.host, "--port", str(port), "--model", settings.model),
     ]
     with log.open("wb") as sink:
@@ -67,6 +66,7 @@ def serving(settings: Settings, port: int) -> Iterator[Server]:
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=sink,
+            env=settings.environment(),
             start_new_session=True,  # a Ctrl-C reaches us alone, and we stop it in order
         )
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host

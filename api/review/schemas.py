@@ -185,7 +185,7 @@ class ReviewerAccountView(msgspec.Struct, frozen=True):
 class PayoutRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A payment that was made to a reviewer, to be booked once for its reference."""
 
-    reviewer_id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,64}$")]
+    reviewer_id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,64}(?!\n)$")]
     reference: Annotated[
         str,
         Meta(

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-VERSION = "1.2"
 PLACES = 18  # of every decimal: Parquet's widest that other readers take, and finer than a nano
 
 

@@ -60,7 +60,7 @@ def show_economics(  # noqa: PLR0917 -- injected by name, called by the router a
     operator: AViewer,
     per_hour: RateQuery = None,
     per_kwh: RateQuery = None,
-    currency: Annotated[str, QueryParameter(pattern="^[A-Z]{3}$")] = "USD",
+    currency: Annotated[str, QueryParameter(pattern=r"^[A-Z]{3}(?!\n)$")] = "USD",
     period: Annotated[str | None, QueryParameter(max_length=20)] = None,
 ) -> Response[str]:
     """Costs by concurrency and by tenant once the rates are given, and two fleets compared."""

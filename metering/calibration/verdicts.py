@@ -34,7 +34,7 @@ _BATCH = 500  # rows in a statement: SQLite takes so many parameters and no more
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One line: whether a stored answer, or the unit of it that has this index, is right."""
 
-    request_id: Annotated[str, Meta(pattern=r"^[\w.-]{1,64}$")]
+    request_id: Annotated[str, Meta(pattern=r"^[\w.-]{1,64}(?!\n)$")]
     verdict: Literal["approve", "reject"]
     unit: Annotated[int, Meta(ge=0)] | None = None  # null: the whole answer
     group: Annotated[str, Meta(min_length=1)] | None = None  # the question, if asked several times

@@ -25,7 +25,7 @@ COUNT_MAX = 10**8
 Text = Annotated[str, Meta(min_length=1, max_length=200)]
 ProjectId = Annotated[str, Meta(min_length=1, max_length=64)]
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
-Joules = Annotated[str, Meta(pattern=r"^[0-9]{1,7}(\.[0-9]{1,6})?$")]
+Joules = Annotated[str, Meta(pattern=r"^[0-9]{1,7}(\.[0-9]{1,6})?(?!\n)$")]
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 

@@ -10,6 +10,8 @@ from engine.records import FinishReason
 from metering.events import EndedBy, RequestStatus
 from metering.protocols import Cover
 
+STOPPED = "the gateway stopped while this request ran"
+
 
 class Withheld(Enum):
     """Why nothing more of a request is committed, whatever the engine still emits."""
@@ -17,6 +19,7 @@ class Withheld(Enum):
     CANCELLED = auto()  # the client went away
     MAX_COST = auto()  # the request's own limit
     CREDIT = auto()  # the tenant's
+    STOPPED = auto()  # we go on with it no longer
     FAULT = auto()  # ours
 
 
@@ -33,6 +36,7 @@ _WITHHELD = {
     Withheld.CANCELLED: (RequestStatus.CANCELLED, FinishReason.CANCELLED, EndedBy.TENANT),
     Withheld.MAX_COST: (RequestStatus.COMPLETED, FinishReason.BUDGET, EndedBy.TENANT),
     Withheld.CREDIT: (RequestStatus.COMPLETED, FinishReason.BUDGET, EndedBy.OPERATOR),
+    Withheld.STOPPED: (RequestStatus.FAILED, FinishReason.ERROR, EndedBy.OPERATOR),
     Withheld.FAULT: (RequestStatus.FAILED, FinishReason.ERROR, EndedBy.OPERATOR),
 }
 _FINISHED = {
@@ -40,7 +44,6 @@ _FINISHED = {
     FinishReason.LENGTH: (RequestStatus.COMPLETED, EndedBy.TENANT),
     FinishReason.BUDGET: (RequestStatus.COMPLETED, EndedBy.TENANT),
     FinishReason.DEADLINE: (RequestStatus.COMPLETED, EndedBy.TENANT),
-    FinishReason.CANCELLED: (RequestStatus.CANCELLED, EndedBy.TENANT),
     FinishReason.ERROR: (RequestStatus.FAILED, EndedBy.OPERATOR),
 }
 
@@ -51,7 +54,12 @@ def withheld(why: Withheld, detail: str | None = None) -> Ending:
 
 
 def finished(reason: FinishReason, detail: str | None = None) -> Ending:
-    """The end of a request of which every block was committed."""
+    """The end of a request of which every block was committed.
+
+    One that the engine cancelled unasked was cut off by its closing.
+    """
+    if reason is FinishReason.CANCELLED:
+        return withheld(Withheld.STOPPED, STOPPED)
     status, ended_by = _FINISHED[reason]
     return Ending(status, reason, ended_by, detail)
 
@@ -63,12 +71,7 @@ def refused(detail: str) -> Ending:
 
 def orphaned() -> Ending:
     """The end of a request that a crash left behind."""
-    return Ending(
-        RequestStatus.FAILED,
-        FinishReason.ERROR,
-        EndedBy.OPERATOR,
-        "the gateway stopped while this request ran",
-    )
+    return withheld(Withheld.STOPPED, STOPPED)
 
 
 def short_of(cover: Cover) -> Withheld:

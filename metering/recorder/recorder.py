@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 from sqlalchemy import Engine as Database
 from sqlalchemy.exc import SQLAlchemyError
 
-from engine.records import EngineInfo, StepRecord
+from engine.records import EngineInfo, FinishReason, StepRecord
 from metering import clock, event_log, requests
 from metering.calibration import Calibration, calibration
 from metering.committed_blocks import committed
@@ -154,9 +154,11 @@ class Recorder:
         It ends as CANCELLED with the blocks committed before, unless those are all of it. One that
         isn't live is left alone.
         """
-        live = self._live.get(request_id)
-        if live and self._live.withhold(live, Withheld.CANCELLED, clock.monotonic_ns()):
-            self._cancel_in_engine(request_id)
+        self._withhold(request_id, Withheld.CANCELLED)
+
+    def stop(self, request_id: str, detail: str = endings.STOPPED) -> None:
+        """As `cancel`, but at our own wish: it ends as FAILED by the operator."""
+        self._withhold(request_id, Withheld.STOPPED, detail)
 
     def refuse(self, request_id: str, detail: str) -> None:
         """End a tracked request that the engine didn't take; it is settled on return.
@@ -221,6 +223,11 @@ class Recorder:
             self._cancel_in_engine(request_id)
         if any(draft.finish for draft in batch.drafts.values()):
             self._closer.wake()
+
+    def _withhold(self, request_id: str, why: Withheld, detail: str | None = None) -> None:
+        live = self._live.get(request_id)
+        if live and self._live.withhold(live, why, clock.monotonic_ns(), detail):
+            self._cancel_in_engine(request_id)
 
     def _pinned(self, admitted: AdmittedRequest) -> Calibration | None:
         current = self.calibration
@@ -319,8 +326,10 @@ class Recorder:
         assert finish is not None, "asked only of requests that finished"
         is_whole = finish.block_count == live.meter.blocks
         cuts = {live.withheld, draft.withheld} - {None}
-        # A client that leaves with the last block in hand has cut nothing off.
-        if live.withheld is not None and not (cuts == {Withheld.CANCELLED} and is_whole):
+        # Who leaves or stops with the last block in hand has cut nothing off.
+        ended_itself = is_whole and finish.reason is not FinishReason.CANCELLED
+        is_late = ended_itself and cuts <= {Withheld.CANCELLED, Withheld.STOPPED}
+        if live.withheld is not None and not is_late:
             return endings.withheld(live.withheld, live.withheld_detail)
         if not is_whole:
             log.error(

@@ -22,3 +22,14 @@ def test_whoever_waits_for_an_end_that_cannot_be_settled_is_told_so() -> None:
 
     asyncio.run(wait(whole=True))
     asyncio.run(wait(whole=False))
+
+
+def test_whoever_waits_for_what_the_gateway_ends_is_told_so() -> None:
+    async def wait() -> None:
+        delivery = Delivery()
+        stream = delivery.open(["a", "a.1"], asyncio.get_running_loop(), shows_blocks=False)
+        await asyncio.to_thread(delivery.stop, ["a", "a.1"])
+        with pytest.raises(NotSettled, match="is being stopped"):
+            await stream.settled()
+
+    asyncio.run(wait())

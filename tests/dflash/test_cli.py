@@ -123,10 +123,12 @@ def test_a_bad_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "port" in done.output
 
 
-def test_a_database_without_a_schema_is_answered_with_the_remedy(tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["--home", str(tmp_path), "reconcile"])
+@pytest.mark.parametrize("home", [".", "no/such/folder"])
+def test_a_database_without_a_schema_is_answered_with_the_remedy(tmp_path: Path, home: str) -> None:
+    done = CliRunner().invoke(cli, ["--home", str(tmp_path / home), "reconcile"])
     assert done.exit_code == 1
     assert "dflash migrate" in done.output
+    assert "sqlalche.me" not in done.output
 
 
 @pytest.mark.parametrize(

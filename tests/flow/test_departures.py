@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from decimal import Decimal
@@ -202,6 +203,62 @@ def test_a_key_used_while_the_engine_was_away_can_be_used_again(
     gateway.home.assert_reconciled()
 
 
+def test_what_outlasts_a_stopping_gateway_ends_at_the_operators_expense(
+    own_home: GatewayHome,
+) -> None:
+    """Neither left, so neither is a tenant's cancellation, and both are told what became of it."""
+    own_home.settings["DFLASH_DRAIN_S"] = "0"
+    tenant = make_tenant(own_home)
+    whole: list[httpx.Response] = []
+    told: list[tuple[str, dict]] = []
+    begun = threading.Event()
+
+    with own_home.running() as gateway:
+
+        def wait_for_all() -> None:
+            with gateway.client(tenant.key) as client:
+                whole.append(client.post("/generate", json=LONG))
+
+        def read_blocks() -> None:
+            body = {**LONG, "seed": 4, "stream": True}
+            with (
+                gateway.client(tenant.key) as client,
+                client.stream("POST", "/generate", json=body) as response,
+            ):
+                for event in events(response):
+                    told.append(event)
+                    begun.set()
+
+        threads = [threading.Thread(target=work) for work in (wait_for_all, read_blocks)]
+        for thread in threads:
+            thread.start()
+        assert begun.wait(30)
+        with gateway.client(tenant.key) as client:
+            until = time.monotonic() + 30
+            while Decimal(client.get("/balance").json()["held"]) == 0 and time.monotonic() < until:
+                time.sleep(0.05)
+        gateway.stop()
+        for thread in threads:
+            thread.join()
+        log = gateway.log.read_text()
+    assert "Exception in ASGI application" not in log
+
+    assert told[0][0] == "block"
+    name, problem = told[-1]
+    assert (name, problem["code"]) == ("error", "not_settled")
+    assert "is being stopped" in problem["detail"]
+    refused = [problem, *(answer.json() for answer in whole)]
+    assert [answer.status_code for answer in whole] == [503]
+    assert {each["code"] for each in refused} == {"not_settled"}
+    own_home.assert_reconciled()
+    for each in refused:
+        shown = own_home.dflash("receipt", "show", each["request_id"]).stdout
+        receipt = json.loads(shown)["receipt"]
+        assert (receipt["status"], receipt["ended_by"]) == ("failed", "operator")
+        details = {line["detail"] for line in receipt["lines"] if line["component"] == "output"}
+        assert not any(detail.startswith("fragment") for detail in details)
+
+
 def test_what_keeps_a_gateway_from_starting_is_one_line(
     gateway: Gateway, own_home: GatewayHome
 ) -> None:
@@ -209,6 +266,12 @@ def test_what_keeps_a_gateway_from_starting_is_one_line(
     assert second.returncode == 1
     assert second.stderr.strip().splitlines()[-1] == (
         "Error: another gateway serves this database; stop it first"
+    )
+    port = gateway.url.rpartition(":")[2]
+    taken = own_home.dflash("serve", "--port", port, check=False)
+    assert (taken.returncode, taken.stderr) == (
+        1,
+        f"Error: port {port} of 127.0.0.1 is taken: by another gateway? --port takes another\n",
     )
     own_home.settings["DFLASH_NOPE"] = "1"
     refused = own_home.dflash("serve", check=False)

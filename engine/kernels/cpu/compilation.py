@@ -51,11 +51,7 @@ def compiled_library(cache: Path | None = None) -> Path:
     `cache` defaults to a folder of the user's, or a temporary one where that can't be written.
     Raises CannotCompile.
     """
-    if platform.system() != "Linux" or platform.machine() not in _MACHINES:
-        raise CannotCompile(f"no native kernels for {platform.system()} on {platform.machine()}")
-    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
-    if compiler is None:
-        raise CannotCompile(f"no compiler: none of {', '.join(COMPILERS)} is installed")
+    compiler = compiler_at_hand()
     folder = _writable(cache or Path.home() / ".cache" / "dflash" / "kernels")
     library = folder / f"{_digest(compiler)}.so"
     if library.exists():
@@ -67,6 +63,16 @@ def compiled_library(cache: Path | None = None) -> Path:
             with tempfile.TemporaryDirectory(dir=folder) as scratch:
                 _build(compiler, Path(scratch)).replace(library)  # whole or not at all
     return library
+
+
+def compiler_at_hand() -> str:
+    """The path of the compiler that would be used. Compiles nothing; raises CannotCompile."""
+    if platform.system() != "Linux" or platform.machine() not in _MACHINES:
+        raise CannotCompile(f"no native kernels for {platform.system()} on {platform.machine()}")
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        raise CannotCompile(f"no compiler: none of {', '.join(COMPILERS)} is installed")
+    return compiler
 
 
 def _writable(folder: Path) -> Path:

@@ -90,9 +90,13 @@ def open_library() -> Library | None:
     try:
         library = Library(compiled_library())
     except (CannotCompile, OSError) as error:
-        log.warning("no native kernels: the torch twin computes instead", reason=str(error))
+        log.warning(
+            "no native kernels: torch computes instead, many times slower", reason=str(error)
+        )
         return None
     if not library.instruction_sets:
-        log.warning("no native kernels: the torch twin computes instead", reason="no AVX2")
+        log.warning(
+            "no native kernels: torch computes instead, many times slower", reason="no AVX2"
+        )
         return None
     return library

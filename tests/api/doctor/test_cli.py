@@ -15,7 +15,17 @@ from api.doctor.findings import fail, ok, warn
 from dflash.cli import cli
 
 CHECKS = {
-    *("python", "packages", "cuda", "vm.min_free_kbytes", "nvml", "rapl", "threads", "memory"),
+    *(
+        "python",
+        "packages",
+        "kernels",
+        "cuda",
+        "vm.min_free_kbytes",
+        "nvml",
+        "rapl",
+        "threads",
+        "memory",
+    ),
     *("disk", "model", "longest_token_length", "database", "signing key"),
 }
 

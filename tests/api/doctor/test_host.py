@@ -84,6 +84,14 @@ def test_disk_room_is_needed(free_mib: int, level: Level, tmp_path: Path) -> Non
     assert host.disk(tmp_path, free_mib << 20).level is level
 
 
+def test_a_home_that_cannot_be_written_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    finding = host.disk(tmp_path)
+    assert (finding.level, "can't be written" in finding.found) == (Level.FAIL, True)
+
+
 def test_the_disk_of_a_home_that_is_not_there_yet_is_its_parents(tmp_path: Path) -> None:
     assert "GiB free" in host.disk(tmp_path / "not" / "yet").found
 

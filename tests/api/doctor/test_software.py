@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from api.doctor.findings import Finding, Level
-from api.doctor.software import LoadedCuda, cuda, judge_cuda, packages, pins, python_version
+from api.doctor.software import (
+    LoadedCuda,
+    cuda,
+    judge_cuda,
+    kernels,
+    packages,
+    pins,
+    python_version,
+)
 
 WHEEL = Path("/venv/lib/python3.11/site-packages/nvidia/cu13/lib")
 SOUND = LoadedCuda(
@@ -119,3 +127,16 @@ def test_a_known_bad_version_fails_on_the_gpus_it_is_bad_on(
 
 def test_no_cublas_at_all_fails() -> None:
     assert judged(cublas=None, cublas_lt=None).level is Level.FAIL
+
+
+def test_kernels_that_could_not_be_compiled_are_missed_aloud(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: "/bin/g++" if name == "g++" else None)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert kernels("cpu", "auto").level is Level.OK
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    finding = kernels("cpu", "auto")
+    assert (finding.level, "no compiler" in finding.found) == (Level.WARN, True)
+    assert kernels("cpu", "fp32").level is Level.OK
+    assert kernels("cuda:0", "auto").level is Level.OK

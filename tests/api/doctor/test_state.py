@@ -6,13 +6,16 @@ import os
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 from tiny_models import write_tiny_dfm
 
 from api import migrate
 from api.doctor import state
 from api.doctor.findings import Level
+from api.errors import SchemaMismatch
 from engine.config import EngineConfig
 from engine.dfm.header import read_header
+from metering.database import open_database, transaction
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +72,29 @@ def test_a_migrated_database_passes(blank_database_url: str) -> None:
 def test_an_empty_database_asks_to_be_migrated(blank_database_url: str) -> None:
     finding = state.database(blank_database_url)
     assert (finding.level, finding.advice) == (Level.WARN, "dflash migrate")
+
+
+def test_a_newer_releases_database_is_not_to_be_migrated(blank_database_url: str) -> None:
+    migrate.upgrade(blank_database_url)
+    database = open_database(blank_database_url)
+    with transaction(database) as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = 'tomorrow'"))
+    database.dispose()
+    finding = state.database(blank_database_url)
+    assert finding.level is Level.FAIL
+    assert finding.advice == "install the newer release that has migrated it"
+    for change in (migrate.upgrade, migrate.downgrade):
+        with pytest.raises(SchemaMismatch, match="at tomorrow, which this release does not know"):
+            change(blank_database_url)
+    assert migrate.check(blank_database_url).current == "tomorrow"
+
+
+def test_a_database_file_that_cannot_be_read_is_no_servers_fault(tmp_path: Path) -> None:
+    (tmp_path / "gateway.db").write_text("no database")
+    finding = state.database(f"sqlite:///{tmp_path / 'gateway.db'}")
+    assert finding.level is Level.FAIL
+    assert finding.advice is not None
+    assert "server" not in finding.advice
 
 
 def test_a_server_that_is_not_there_fails_with_its_reason() -> None:

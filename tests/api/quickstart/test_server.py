@@ -39,6 +39,28 @@ def test_a_gateway_that_cannot_start_is_reported_with_its_last_word(tmp_path: Pa
     assert running.process.returncode not in (None, 0)
 
 
+def test_a_databases_password_is_not_among_the_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every user of the machine may read arguments; the environment is its owner's."""
+    url = "postgresql+psycopg://us:secret@127.0.0.1:1/none"
+    settings = Settings(home=tmp_path, database_url=url)
+    started: list[tuple[list[str], dict[str, str]]] = []
+
+    def start(command: list[str], *, env: dict[str, str], **_: object) -> object:
+        started.append((command, env))
+        return object()
+
+    monkeypatch.setattr(server, "_stop", lambda _process: None)
+    with monkeypatch.context() as patched:
+        patched.setattr("subprocess.Popen", start)
+        with server.serving(settings, 1):
+            pass
+    ((command, env),) = started
+    assert not any("secret" in word for word in command)
+    assert env["DFLASH_DATABASE_URL"] == url
+
+
 def test_the_process_is_stopped_when_the_block_fails(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     server._stop(process)

@@ -23,6 +23,7 @@ from metering.committed_blocks import replay
 from metering.database import snapshot
 from metering.events import ConfidenceTier, EndedBy, RequestStatus, UnitState
 from metering.protocols import CommittedBlock
+from metering.recorder import STOPPED
 from metering.tables import engine_counters, requests, usage_events
 
 
@@ -198,7 +199,6 @@ def test_records_of_unknown_requests_are_counted_and_not_fatal(rig: Rig) -> None
         (FinishReason.LENGTH, RequestStatus.COMPLETED, EndedBy.TENANT),
         (FinishReason.DEADLINE, RequestStatus.COMPLETED, EndedBy.TENANT),
         (FinishReason.BUDGET, RequestStatus.COMPLETED, EndedBy.TENANT),
-        (FinishReason.CANCELLED, RequestStatus.CANCELLED, EndedBy.TENANT),
         (FinishReason.ERROR, RequestStatus.FAILED, EndedBy.OPERATOR),
     ],
 )
@@ -213,6 +213,53 @@ def test_every_finish_reason_has_its_status(
         reason.value,
         ended_by,
     )
+
+
+def test_what_a_closing_engine_cuts_off_is_our_end_and_not_the_tenants(rig: Rig) -> None:
+    """Nobody cancelled it, so its open text is at the operator's price."""
+    rig.track("req_1")
+    rig.recorder.on_steps(
+        [step(0, block(0, "x"), finishes=[finish(reason=FinishReason.CANCELLED)])]
+    )
+    summary = rig.sink.wait_for("req_1")
+    assert (summary.status, summary.finish_reason, summary.ended_by) == (
+        RequestStatus.FAILED,
+        "error",
+        EndedBy.OPERATOR,
+    )
+
+
+@pytest.mark.parametrize("left_too", [True, False])
+def test_a_stopped_request_is_our_end_with_the_blocks_committed_before(
+    rig: Rig, left_too: bool
+) -> None:
+    """Also where its client hears of it and leaves: the first cut stands."""
+    rig.track("req_1")
+    rig.recorder.on_steps([step(0, block(0, "one"))])
+    rig.recorder.stop("req_1")
+    if left_too:
+        rig.recorder.cancel("req_1")
+    rig.recorder.on_steps(
+        [
+            step(1, block(1, " two")),
+            step(2, finishes=[finish(reason=FinishReason.CANCELLED, blocks=2)]),
+        ]
+    )
+    summary = rig.sink.wait_for("req_1")
+    assert rig.canceller.cancelled == ["req_1"]
+    assert (summary.status, summary.ended_by) == (RequestStatus.FAILED, EndedBy.OPERATOR)
+    assert summary.output_tokens == 1
+    with snapshot(rig.database) as connection:
+        assert queries.failure(connection, "req_1") == STOPPED
+
+
+def test_what_was_whole_when_it_was_stopped_has_completed(rig: Rig) -> None:
+    rig.track("req_1")
+    rig.recorder.on_steps([step(0, block(0, "all"))])
+    rig.recorder.stop("req_1")
+    rig.recorder.on_steps([step(1, finishes=[finish(reason=FinishReason.LENGTH, blocks=1)])])
+    summary = rig.sink.wait_for("req_1")
+    assert (summary.status, summary.ended_by) == (RequestStatus.COMPLETED, EndedBy.TENANT)
 
 
 def test_a_block_that_never_came_fails_the_request(rig: Rig) -> None:
