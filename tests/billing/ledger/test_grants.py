@@ -210,6 +210,25 @@ def test_what_expires_is_breakage_if_it_was_paid_and_nothing_if_it_was_given(
         assert broken + kinds.get("tenant_credit", 0) + kinds["earnings"] == 30
 
 
+def test_what_was_charged_in_time_is_refunded_as_plain_credit_after_its_grant_expired(
+    database: Engine, at: dict[str, int]
+) -> None:
+    ends = STARTED_US + DAY_US
+    with transaction(database) as connection:
+        add_tenant(connection, credit="0")
+        grants.issue(connection, "ten_1", 30, "paid", expires_at_us=ends)
+        place(connection, "req_1", 30)
+        charge(connection, "req_1", 30)
+    at["us"] = ends
+    with transaction(database) as connection:
+        refunds.refund(
+            connection, "req_1", tenant_id="ten_1", currency="USD", amount_nano=5, cause="back"
+        )
+        assert expire_grants(connection, ends) == 0
+        assert tenant_balances.balance(connection, "ten_1").available_nano == 5
+        square(connection)
+
+
 def test_spending_what_was_given_earns_nothing(database: Engine, at: dict[str, int]) -> None:
     with transaction(database) as connection:
         add_tenant(connection, credit="0")
