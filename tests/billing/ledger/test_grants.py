@@ -195,9 +195,9 @@ def test_what_expires_is_breakage_if_it_was_paid_and_nothing_if_it_was_given(
         assert expire_grants(connection, ends) == 1
         assert expire_grants(connection, ends) == 0
         charge(connection, "req_1", 35)  # what was held in time still pays
-        # The rest of the hold returned: paid credit as plain credit, promotional to its grant.
-        assert sum(left(connection).values()) + balances(connection).get("tenant_credit", 0) == 5
-        expire_grants(connection, ends)
+        # The rest of the hold returned to the grant it was taken from, and the sweep takes it.
+        assert sum(left(connection).values()) == 5
+        assert expire_grants(connection, ends) == 1
         square(connection)
         told = connection.scalar(
             select(notices.c.type).where(notices.c.type == "grant.expired").limit(1)
@@ -206,8 +206,31 @@ def test_what_expires_is_breakage_if_it_was_paid_and_nothing_if_it_was_given(
     with snapshot(database) as connection:
         kinds = balances(connection)
         broken = balances(connection, None).get("breakage", 0)
-        assert kinds.get("promotional", 0) == 0
-        assert broken + kinds.get("tenant_credit", 0) + kinds["earnings"] == 30
+        assert kinds.get("promotional", 0) == kinds.get("tenant_credit", 0) == 0
+        assert broken + kinds["earnings"] == 30
+
+
+@pytest.mark.parametrize("swept_before", [True, False])
+def test_what_was_held_over_its_expiry_is_gone_when_it_is_released(
+    database: Engine, at: dict[str, int], swept_before: bool
+) -> None:
+    ends = STARTED_US + DAY_US
+    with transaction(database) as connection:
+        add_tenant(connection, credit="0")
+        grants.issue(connection, "ten_1", 30, "paid", expires_at_us=ends)
+        place(connection, "req_1", 20)
+    at["us"] = ends
+    with transaction(database) as connection:
+        if swept_before:
+            assert expire_grants(connection, ends) == 1
+        holds.void(connection, "req_1")
+        assert tenant_balances.balance(connection, "ten_1").available_nano == 0
+        assert expire_grants(connection, ends) == 1
+        assert left(connection) == {"paid": 0}
+        square(connection)
+    with snapshot(database) as connection:
+        assert balances(connection).get("tenant_credit", 0) == 0
+        assert balances(connection, None)["breakage"] == 30
 
 
 def test_what_was_charged_in_time_is_refunded_as_plain_credit_after_its_grant_expired(
