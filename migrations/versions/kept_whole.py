@@ -1,6 +1,6 @@
 """What is guarded row by row is neither replaced nor emptied by one statement either.
 
-Revision kept_whole, after metered_hours.
+Revision kept_whole, after pinned_calibrations.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from alembic import op
 from billing import kept_triggers
 
 revision = "kept_whole"
-down_revision = "metered_hours"
+down_revision = "pinned_calibrations"
 branch_labels = None
 depends_on = None
 

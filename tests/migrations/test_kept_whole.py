@@ -138,7 +138,7 @@ def test_both_databases_guard_the_same_tables(sqlite_url: str, postgres_database
 
 
 def test_a_downgrade_allows_it_again(sqlite_url: str) -> None:
-    migrate.downgrade(sqlite_url, "metered_hours")
+    migrate.downgrade(sqlite_url, "pinned_calibrations")
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
         fill(connection, "audit_log")
         connection.execute("REPLACE INTO audit_log SELECT * FROM audit_log")
