@@ -67,9 +67,10 @@ def _not_replaced(connection: Connection, table: str) -> list[str]:
 def _keys(connection: Connection, table: str) -> list[str]:
     """The columns by which another row can be in the way."""
     found = inspect(connection)
-    unique = [each["column_names"] for each in found.get_unique_constraints(table)]
-    unique += [each["column_names"] for each in found.get_indexes(table) if each["unique"]]
-    named = {name for names in unique for name in names if name}
+    unique = [*found.get_unique_constraints(table)]
+    named = {name for each in unique for name in each["column_names"]}
+    indexes = (each["column_names"] for each in found.get_indexes(table) if each["unique"])
+    named.update(name for names in indexes for name in names if name)
     named.update(found.get_pk_constraint(table)["constrained_columns"])
     if not connection.exec_driver_sql(f"PRAGMA table_list({table})").one().wr:
         named.add("rowid")
