@@ -1,7 +1,8 @@
 """What no statement may do to a guarded table: replace its rows, or empty it whole.
 
 Triggers on a deleted row see neither. On SQLite, a row that `OR REPLACE` removes fires no DELETE
-trigger unless the connection asked for it; on PostgreSQL, TRUNCATE fires none of a row's at all.
+trigger unless the connection asked for it by `recursive_triggers`, and our own connections, which
+could, replace nothing; on PostgreSQL, TRUNCATE fires none of a row's at all.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ TABLES = (
 )
 _EMPTIED = "kept_tables_no_truncate"
 # The statements of a trigger resolve their conflicts as the one that fired it says: this writes a
-# row only under OR REPLACE, which takes the default for a null, and else skips it.
+# row only under OR REPLACE, which takes the default for a null, and else skips it. Under OR ABORT,
+# OR FAIL or OR ROLLBACK, spelled out, it fails itself, and so does whatever spelled it out.
 _ASK = "INSERT OR IGNORE INTO replacements (replaced) VALUES (NULL)"
 
 

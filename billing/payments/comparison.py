@@ -2,8 +2,8 @@
 
 Our side is read before and after the provider is asked: what changed meanwhile is compared another
 time. What still waits in the outbox is on its way, and counted; what was refused is a difference.
-The provider is asked for all customers that bear our mark, or the one tenant's that is compared, not
-only for those that are known here: whoever has restored a backup has forgotten what was done after.
+The provider is asked for all customers that bear our mark, or that of the one tenant that is meant,
+not only for those that are known here: a restored backup has forgotten what was done after it.
 """
 
 from __future__ import annotations

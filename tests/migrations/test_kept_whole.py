@@ -6,7 +6,7 @@ Which tables those are is asked of the database: one with a trigger is guarded, 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 
 import pytest
@@ -52,9 +52,14 @@ def indexes(connection: sqlite3.Connection, table: str) -> list[tuple[int, str, 
     return connection.execute(f"PRAGMA index_list({table})").fetchall()
 
 
-def fill(connection: sqlite3.Connection, table: str) -> None:
+def fill(
+    connection: sqlite3.Connection,
+    table: str,
+    numbers: Iterable[int] = (1, 2),
+    insert: str = "INSERT",
+) -> None:
     keyed = {column for key in keys(connection, table) for column in key}
-    for number in (1, 2):
+    for number in numbers:
         row = {
             name: number if "INT" in kind else f"{name} {number}"
             for _, name, kind, required, _, _ in connection.execute(f"PRAGMA table_info({table})")
@@ -62,7 +67,7 @@ def fill(connection: sqlite3.Connection, table: str) -> None:
         } | OPEN.get(table, {})
         names = ", ".join(f'"{name}"' for name in row)
         marks = ", ".join("?" * len(row))
-        connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(row.values()))
+        connection.execute(f"{insert} INTO {table} ({names}) VALUES ({marks})", list(row.values()))
 
 
 def rows(connection: sqlite3.Connection, table: str) -> list[tuple[object, ...]]:
@@ -110,6 +115,18 @@ def test_a_row_that_is_there_is_still_skipped_or_named_as_it_was(
             outsider.execute(f"INSERT INTO {table} SELECT * FROM {table}")
         assert rows(outsider, table) == before
     assert outsider.execute("SELECT * FROM replacements").fetchall() == []
+
+
+@pytest.mark.parametrize("way", ["ABORT", "FAIL", "ROLLBACK"])
+def test_a_new_row_is_written_plainly_and_refused_if_it_spells_out_another_way(
+    outsider: sqlite3.Connection, way: str
+) -> None:
+    for table in guarded(outsider):
+        with pytest.raises(sqlite3.IntegrityError, match="replacements"):
+            fill(outsider, table, (3,), f"INSERT OR {way}")
+        fill(outsider, table, (3,))
+        assert len(rows(outsider, table)) == 3
+        outsider.commit()
 
 
 def test_no_guarded_table_is_emptied(postgres_database: Engine) -> None:
