@@ -31,17 +31,22 @@ from metering.prepared import Prepared
 from metering.requests import AdmittedRequest, choice_ids
 from metering.tables import tenants
 
+# What never changes of a tenant and a key, and what spares a suspended tenant the wait.
 _ASKING = Prepared(
     select(
         tenants.c.suspended,
         tenants.c.currency,
-        tenants.c.review_delivery,
-        tenants.c.review_opt_in,
         api_keys.c.project_id,
         lineages.lineage_of(api_keys.c.id).label("lineage_id"),
     )
     .outerjoin(api_keys, api_keys.c.id == bindparam("key_id"))
     .where(tenants.c.id == bindparam("tenant_id"))
+)
+# What its owner and the operator may change at any time: read under the tenant's lock.
+_TERMS = Prepared(
+    select(tenants.c.suspended, tenants.c.review_delivery, tenants.c.review_opt_in).where(
+        tenants.c.id == bindparam("tenant_id")
+    )
 )
 
 
@@ -106,8 +111,7 @@ class Admission:
                 if earlier is not None:
                     return Replay(earlier)
             asking = _ASKING.one(connection, {"tenant_id": tenant_id, "key_id": principal.key_id})
-            if asking.suspended:
-                raise TenantSuspended("this tenant is suspended")
+            _check_suspended(asking.suspended)
             lineage_id = asking.lineage_id or principal.key_id
             limited = limits.applying(connection, tenant_id, lineage_id)
             # All of the order before any of it is counted: waiting would not help.
@@ -121,10 +125,12 @@ class Admission:
             asked_us = clock.now_us()
             for _ in range(order.choices):
                 rates.count(connection, lineage_id, self.requests_per_minute, asked_us)
-            held = asking.review_opt_in and asking.review_delivery == Delivery.HELD
-            # Whoever changes its prices locks the tenant first, so from here on they stand, and
-            # each change that was made lies before the moment at which this request starts.
+            # Whoever changes its prices or terms locks the tenant first: from here on they stand,
+            # and each change that was made lies before the moment at which this request starts.
             credit_nano = lock_tenant(connection, tenant_id, asking.currency)
+            terms = _TERMS.one(connection, {"tenant_id": tenant_id})
+            _check_suspended(terms.suspended)
+            held = terms.review_opt_in and terms.review_delivery == Delivery.HELD
             now = clock.now_us()
             tariff = catalogue.tariff_in_force(connection, tenant_id, now)
             request_id = f"req_{uuid_utils.uuid7().hex}"
@@ -165,6 +171,7 @@ class Admission:
                     expires_at_us=now + self.hold_lifetime_s * 10**6,
                     # Each hold takes from it, so it is what the lock found for the first one only.
                     credit_nano=None if choice else credit_nano,
+                    opted_in=terms.review_opt_in,
                 )
             if key is not None:
                 idempotency.claim(
@@ -181,6 +188,11 @@ class Admission:
             Admitted(usage, _generation_request(usage, order, choice, scope))
             for choice, usage in enumerate(usages)
         ]
+
+
+def _check_suspended(suspended: bool) -> None:
+    if suspended:
+        raise TenantSuspended("this tenant is suspended")
 
 
 def _generation_request(

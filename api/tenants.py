@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, and_, insert, or_, select, update
 
 from api.errors import InvalidParameter, NotFound
 from billing.currencies import CODES
+from billing.ledger.accounts import lock_tenant
 from billing.review_items import Delivery
 from metering import clock
 from metering.tables import tenants
@@ -88,9 +89,10 @@ def change(
 ) -> Tenant:
     """Change settings; null leaves one as it is. The currency can't change: its ledger is in it.
 
-    Raises NotFound or InvalidParameter.
+    Waits for whatever is being admitted or settled on the former ones. Raises NotFound or
+    InvalidParameter.
     """
-    require(connection, tenant_id)
+    _lock(connection, tenant_id)
     if name is not None:
         check_name(name)
     if time_zone is not None:
@@ -111,8 +113,11 @@ def change(
 
 
 def suspend(connection: Connection, tenant_id: str, *, suspended: bool = True) -> Tenant:
-    """Stop a tenant from spending, or let it again. What runs already runs to its end."""
-    require(connection, tenant_id)
+    """Stop a tenant from spending, or let it again. What runs already runs to its end.
+
+    Waits for whatever is being admitted: afterwards nothing is.
+    """
+    _lock(connection, tenant_id)
     connection.execute(update(tenants).where(tenants.c.id == tenant_id).values(suspended=suspended))
     return require(connection, tenant_id)
 
@@ -153,6 +158,11 @@ def check_name(name: str) -> None:
         raise InvalidParameter(
             f"a name has 1 to {NAME_CHARS_MAX} printable characters, not only spaces", "name"
         )
+
+
+def _lock(connection: Connection, tenant_id: str) -> None:
+    """Lock a tenant before it changes. Raises NotFound."""
+    lock_tenant(connection, tenant_id, require(connection, tenant_id).currency)
 
 
 def _from_row(row: Row[tuple[object, ...]]) -> Tenant:

@@ -21,13 +21,12 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Select, bindparam, select
 
-from billing import catalogue
+from billing import catalogue, review_caps
 from billing.catalogue import TariffVersion
 from billing.errors import (
     BudgetExhausted,
     HoldConflict,
     InsufficientCredit,
-    UnknownTenant,
 )
 from billing.ledger import holds
 from billing.ledger.holds import Hold, HoldState
@@ -98,15 +97,18 @@ class HoldGate:
         *,
         expires_at_us: int,
         credit_nano: int | None = None,
+        opted_in: bool | None = None,
     ) -> Hold:
         """Place the first hold of a request whose row is written; a test-mode one holds nothing.
 
-        A caller that has locked the tenant says what credit it found.
+        A caller that has locked the tenant says what it found: its credit, and whether it pays for
+        reviews.
         Raises CostCeilingTooLow, InsufficientCredit or BudgetExhausted, in which case nothing was
         changed.
         """
         tariff = self._version(connection, admitted.tariff_version_id)
-        opted_in = _opted_in(connection, admitted.tenant_id)
+        if opted_in is None:
+            opted_in = review_caps.opts_in(connection, admitted.tenant_id)
         amount, ceiling = 0, admitted.max_cost_nano
         reach: Reach | None = Reach(0, opted_in, admitted.max_tokens)
         if not admitted.test_mode:
@@ -226,13 +228,3 @@ def _max_energy_uj(parameters: str) -> int | None:
         return None
     found: int | None = json.loads(parameters).get(MAX_ENERGY)
     return found
-
-
-_OPTED_IN = Prepared(select(tenants.c.review_opt_in).where(tenants.c.id == bindparam("tenant_id")))
-
-
-def _opted_in(connection: Connection, tenant_id: str) -> bool:
-    opted_in = _OPTED_IN.value(connection, {"tenant_id": tenant_id})
-    if opted_in is None:
-        raise UnknownTenant(f"no tenant {tenant_id!r}")
-    return bool(opted_in)

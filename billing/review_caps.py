@@ -1,4 +1,4 @@
-"""What a tenant lets reviews cost in a calendar month of its own time.
+"""Whether a tenant lets reviews cost it anything, and what in a calendar month of its own time.
 
 A cap counts fees of the month's items, less those that lapsed. An answer whose fee does not fit is
 not reviewed at the tenant's cost, and the tenant is told once a month that this begins.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 
 from billing.budget_windows import Period, Window, window_of
-from billing.errors import InvalidAmount
+from billing.errors import InvalidAmount, UnknownTenant
 from billing.money import format_nano
 from billing.notices import NoticeType, announce
 from billing.review_items import ReviewState
@@ -19,7 +19,21 @@ from billing.review_tables import review_caps
 from billing.rows import insert_once
 from billing.tables import review_items
 from metering import clock
+from metering.prepared import Prepared
 from metering.tables import tenants
+
+_OPTS_IN = Prepared(select(tenants.c.review_opt_in).where(tenants.c.id == bindparam("tenant_id")))
+
+
+def opts_in(connection: Connection, tenant_id: str) -> bool:
+    """Whether a tenant pays for reviews; raises UnknownTenant.
+
+    What is charged by it is decided under the tenant's lock: consent may be withdrawn meanwhile.
+    """
+    found = _OPTS_IN.value(connection, {"tenant_id": tenant_id})
+    if found is None:
+        raise UnknownTenant(f"no tenant {tenant_id!r}")
+    return bool(found)
 
 
 def limit(connection: Connection, tenant_id: str, cap_nano: int | None) -> None:

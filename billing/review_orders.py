@@ -50,7 +50,7 @@ def order(
     summary: RequestSummary,
     tariff: Tariff,
     *,
-    opted_in: bool,
+    opts_in: Callable[[], bool],
     held: bool,
     cap_admits: Callable[[int], bool],
 ) -> ReviewOrder | None:
@@ -63,7 +63,7 @@ def order(
     delivery = Delivery.HELD if held else Delivery.NOW
     if reason == MISSING_SCORE:
         return ReviewOrder(reason, fee_nano, "operator", delivery, CERTAIN_PPM, sampled)
-    if reason != AUDIT and opted_in and cap_admits(fee_nano):
+    if reason != AUDIT and opts_in() and cap_admits(fee_nano):
         return ReviewOrder(reason, fee_nano, "tenant", delivery, CERTAIN_PPM, sampled)
     if reason == AUDIT or sampled:
         # Of doubtful outputs too, or calibration would not see those of tenants that don't pay.

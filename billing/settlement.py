@@ -101,7 +101,7 @@ class Settlement:
             order = review_orders.order(
                 summary,
                 tariff.document,
-                opted_in=request.review_opt_in,
+                opts_in=lambda: review_caps.opts_in(connection, summary.tenant_id),
                 held=bool(parameters.get("held")),
                 cap_admits=lambda fee: review_caps.admits(
                     connection, summary.tenant_id, fee, tariff.currency
@@ -158,7 +158,6 @@ _REQUEST = Prepared(
         requests.c.engine,
         requests.c.content_salt,
         tenants.c.currency,
-        tenants.c.review_opt_in,
     )
     .join(tenants, tenants.c.id == requests.c.tenant_id)
     .where(requests.c.id == bindparam("request_id"))

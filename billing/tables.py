@@ -41,6 +41,13 @@ tariff_versions = Table(
     UniqueConstraint("tariff", "version"),
 )
 
+# Always empty: by it, triggers on SQLite find out whether a statement would replace rows.
+replacements = Table(
+    "replacements",
+    metadata,
+    Column("replaced", Integer, nullable=False, server_default=text("1")),
+)
+
 tenant_tariffs = Table(
     "tenant_tariffs",
     metadata,

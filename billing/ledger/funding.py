@@ -136,12 +136,27 @@ _RETURN = Prepared(
 )
 
 
-def give_back(connection: Connection, request_id: str, amount_nano: int) -> ByAccount:
-    """Return a part of what a request's hold took, the last taken first; to which accounts.
+def release(connection: Connection, request_id: str, amount_nano: int) -> ByAccount:
+    """Return a part of what a request's hold took and no charge used; to which accounts.
 
-    Paid credit whose grant has expired meanwhile returns as plain credit; promotional credit
-    returns to its grant, and expires with it. The caller books the transfers.
+    It returns to the grants it was taken from, the last taken first: to one that has expired
+    meanwhile too, whose next sweep takes it. The caller books the transfers.
     """
+    return _give_back(connection, request_id, amount_nano, charged=False)
+
+
+def give_back(connection: Connection, request_id: str, amount_nano: int) -> ByAccount:
+    """Return a part of what a request was charged, the last taken first; to which accounts.
+
+    Paid credit whose grant has expired meanwhile returns as plain credit: it was spent in time.
+    Promotional credit returns to its grant, and expires with it. The caller books the transfers.
+    """
+    return _give_back(connection, request_id, amount_nano, charged=True)
+
+
+def _give_back(
+    connection: Connection, request_id: str, amount_nano: int, *, charged: bool
+) -> ByAccount:
     rows = _TAKEN.rows(connection, {"request_id": request_id})
     returned: ByAccount = {}
     left = amount_nano
@@ -153,7 +168,7 @@ def give_back(connection: Connection, request_id: str, amount_nano: int) -> ByAc
         account = _account(source, kind)
         returned[account] = returned.get(account, 0) + part
         _RETURN.run(connection, {"of_request": request_id, "of_source": source, "part_nano": part})
-        if kind == "promotional" or not _has_expired(connection, source):
+        if not charged or kind == "promotional" or not _has_expired(connection, source):
             _add_to_grant(connection, source, part)
     if left:
         raise ValueError(f"{request_id}: {left} nano more would return than were taken")

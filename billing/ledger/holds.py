@@ -186,7 +186,7 @@ def settle(
 
     kinds, held_account = TransferKind, hold.account(AccountKind.HOLDS)
     late = funding.draw(connection, request_id, purse, more)
-    rest = funding.give_back(connection, request_id, covered - settled.posted_nano)
+    rest = funding.release(connection, request_id, covered - settled.posted_nano)
     booking = [
         *_moves(hold, TransferKind.HOLD, f"{request_id}/late_hold", late, event_time_us),
         *(
@@ -369,7 +369,7 @@ def _moves(
 
 def _released(connection: Connection, hold: Hold, state: HoldState) -> Hold:
     cause = f"{hold.request_id}/{state}"
-    rest = funding.give_back(connection, hold.request_id, hold.amount_nano)
+    rest = funding.release(connection, hold.request_id, hold.amount_nano)
     post(connection, cause, _moves(hold, TransferKind.RELEASE, cause, rest, clock.now_us()))
     budgets.settle(connection, hold.request_id, 0)
     return _resolved(connection, hold, state, hold.amount_nano, 0)

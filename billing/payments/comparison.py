@@ -2,8 +2,8 @@
 
 Our side is read before and after the provider is asked: what changed meanwhile is compared another
 time. What still waits in the outbox is on its way, and counted; what was refused is a difference.
-The provider is asked for all customers that bear our mark, not only for those that are known here:
-whoever has restored a backup has forgotten what was done after it.
+The provider is asked for all customers that bear our mark, or that of the one tenant that is meant,
+not only for those that are known here: a restored backup has forgotten what was done after it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from billing.differences import Difference
 from billing.invoices import issuing
 from billing.invoices.tables import invoice_payments, invoices
 from billing.payments import collection, outbox, payment_checks
-from billing.payments.payment_checks import Listing, Source
+from billing.payments.payment_checks import Reversals, Source
 from billing.payments.provider import InvoiceState, PaymentState, Provider, asking
 from billing.payments.tables import payment_accounts, payment_objects, payment_outbox, top_ups
 from billing.payments.webhooks import METHOD
@@ -96,12 +96,14 @@ def compare(
     with snapshot(database) as connection:
         query = select(payment_accounts.c.tenant_id).order_by(payment_accounts.c.tenant_id)
         chosen = list(connection.scalars(query))
-    listed = payment_checks.listing(provider)
-    chosen += sorted(listed.customers.keys() - set(chosen))
+    customers = payment_checks.customers(provider, tenant_id)
+    taken = payment_checks.reversals(provider) if tenant_id is None else None
+    chosen += sorted(customers.keys() - set(chosen))
     found = Comparison()
     for each in chosen:
         if tenant_id in (None, each):
-            _compare(database, provider, each, found, period=period, listed=listed)
+            theirs = customers.get(each, ())
+            _compare(database, provider, each, found, period=period, customers=theirs, taken=taken)
     return found
 
 
@@ -112,14 +114,18 @@ def _compare(
     found: Comparison,
     *,
     period: str | None,
-    listed: Listing,
+    customers: Iterable[str],
+    taken: Reversals | None,
 ) -> None:
+    """`taken` is what was taken back of everybody's payments; null: ask for this tenant's."""
     with snapshot(database) as connection:
         before = _ours(connection, tenant_id, period)
-    customers = set(listed.customers.get(tenant_id, ()))
-    if before.customer_id is not None:
-        customers.add(before.customer_id)
-    their_invoices, their_payments = _theirs(provider, customers)
+    known = () if before.customer_id is None else (before.customer_id,)
+    their_invoices, their_payments = _theirs(provider, {*customers, *known})
+    if taken is None:
+        intents_there = {each.id for each in their_payments}
+        intents_there.update(intent for each in their_invoices for intent in each.intents)
+        taken = payment_checks.reversals(provider, intents_there)
     with snapshot(database) as connection:
         after = _ours(connection, tenant_id, period)
     found.counts.waiting += before.waiting
@@ -127,7 +133,7 @@ def _compare(
         found.differences.append(
             Difference("the provider takes what it is told", f"{tenant_id} {what}", "sent", why)
         )
-    _name_forgotten(tenant_id, after, their_invoices, listed, found)
+    _name_forgotten(tenant_id, after, their_invoices, taken, found)
     for invoice in before.invoices.values():
         if after.invoices.get(invoice.id) == invoice:
             theirs = [each for each in their_invoices if each.subject == invoice.id]
@@ -148,12 +154,12 @@ def _compare(
         else:
             found.counts.changed += 1
     strays = [each for each in assigned.strays if within(each.created_us)]
-    found.differences += payment_checks.check_strays(tenant_id, intents, strays, listed)
+    found.differences += payment_checks.check_strays(tenant_id, intents, strays, taken)
     sources = {each.id: Source(top_up, None) for top_up, each in assigned.received.items()}
     for state in their_invoices:
         if state.subject in after.known:
             sources |= dict.fromkeys(state.intents, Source(None, state.subject))
-    reversals = payment_checks.reversals_of(sources, listed, within)
+    reversals = payment_checks.reversals_of(sources, taken, within)
     found.counts.reversals += len(reversals)
     found.differences += payment_checks.check_reversals(database, provider, tenant_id, reversals)
 
@@ -162,7 +168,7 @@ def _name_forgotten(
     tenant_id: str,
     ours: _Ours,
     theirs: Sequence[InvoiceState],
-    listed: Listing,
+    taken: Reversals,
     found: Comparison,
 ) -> None:
     """Name every invoice of our mark that is none here and asks for money, or keeps some."""
@@ -170,7 +176,7 @@ def _name_forgotten(
         if state.subject is None or state.subject in ours.known:
             continue
         is_settled = state.status in ("paid", "void")
-        if not is_settled or payment_checks.kept(state.paid_minor, state.intents, listed):
+        if not is_settled or payment_checks.kept(state.paid_minor, state.intents, taken):
             subject = f"{tenant_id} {state.subject}"
             found.differences.append(
                 Difference("the provider's invoice is ours", subject, state.provider_id, "none")

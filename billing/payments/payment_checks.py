@@ -20,15 +20,8 @@ from billing.payments.provider import (
 from metering.database import snapshot
 
 Reversal = RefundState | DisputeState
+Reversals = Mapping[str, Sequence[Reversal]]  # by the provider's id of the payment
 Within = Callable[[int], bool]  # whether a moment is in the months that are compared
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """What the provider lists of everybody: it knows no list of one customer's refunds."""
-
-    customers: Mapping[str, Sequence[str]]  # the provider's ids, by our id of the tenant
-    reversals: Mapping[str, Sequence[Reversal]]  # by the provider's id of the payment
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +40,31 @@ class Assigned:
     strays: Sequence[PaymentState]  # they bear our mark, and have paid no top-up of ours
 
 
-def listing(provider: Provider) -> Listing:
-    """Ask for what is listed of everybody; raises ProviderFailed or ProviderRefused."""
-    customers: dict[str, list[str]] = {}
-    reversals: dict[str, list[Reversal]] = {}
+def customers(provider: Provider, tenant_id: str | None = None) -> dict[str, list[str]]:
+    """Ask for the customers of every tenant, or of one: the provider's ids, by ours of the tenant.
+
+    Raises ProviderFailed or ProviderRefused.
+    """
+    found: dict[str, list[str]] = {}
     with asking():
-        for customer in provider.customers():
+        for customer in provider.customers(tenant_id):
             if customer.subject is not None:
-                customers.setdefault(customer.subject, []).append(customer.id)
-        every: list[Reversal] = [*provider.refunds(), *provider.disputes()]
-        for found in every:
-            if found.intent_id is not None:
-                reversals.setdefault(found.intent_id, []).append(found)
-    return Listing(customers, reversals)
+                found.setdefault(customer.subject, []).append(customer.id)
+    return found
+
+
+def reversals(provider: Provider, intents: Iterable[str] | None = None) -> Reversals:
+    """Ask what was taken back of everybody's payments, or of these one by one: the provider lists
+    nobody's alone. Raises ProviderFailed or ProviderRefused.
+    """
+    found: dict[str, list[Reversal]] = {}
+    with asking():
+        for intent in (None,) if intents is None else sorted(set(intents)):
+            every: list[Reversal] = [*provider.refunds(intent), *provider.disputes(intent)]
+            for each in every:
+                if each.intent_id is not None:
+                    found.setdefault(each.intent_id, []).append(each)
+    return found
 
 
 def assigned(intents: Mapping[str, str | None], theirs: Iterable[PaymentState]) -> Assigned:
@@ -83,9 +88,9 @@ def assigned(intents: Mapping[str, str | None], theirs: Iterable[PaymentState]) 
     return Assigned(received, strays)
 
 
-def kept(received_minor: int, intents: Iterable[str], listed: Listing) -> int:
+def kept(received_minor: int, intents: Iterable[str], taken: Reversals) -> int:
     """What is left of payments, less what refunds and disputes took of them."""
-    backs = (back for intent in intents for back in listed.reversals.get(intent, ()))
+    backs = (back for intent in intents for back in taken.get(intent, ()))
     return received_minor - sum(_taken(back) or 0 for back in backs)
 
 
@@ -93,11 +98,11 @@ def check_strays(
     tenant_id: str,
     intents: Mapping[str, str | None],
     strays: Iterable[PaymentState],
-    listed: Listing,
+    taken: Reversals,
 ) -> Iterator[Difference]:
     """Every payment that nothing here stands for, unless all of it was given back."""
     for each in strays:
-        if left := kept(each.received_minor, [each.id], listed):
+        if left := kept(each.received_minor, [each.id], taken):
             is_second = each.subject in intents
             check = "a top-up is paid once" if is_second else "the provider's payment is ours"
             yield Difference(check, f"{tenant_id} {each.subject} {each.id}", str(left), "0")
@@ -129,13 +134,13 @@ def check_reversals(
 
 
 def reversals_of(
-    sources: Mapping[str, Source], listed: Listing, within: Within
+    sources: Mapping[str, Source], taken: Reversals, within: Within
 ) -> list[tuple[Reversal, Source]]:
     """The refunds and disputes of payments, by the provider's id of the payment."""
     return [
         (each, source)
         for intent, source in sources.items()
-        for each in listed.reversals.get(intent, ())
+        for each in taken.get(intent, ())
         if within(each.created_us)
     ]
 

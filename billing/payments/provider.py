@@ -157,14 +157,16 @@ class Provider(Protocol):
     def payments(self, customer_id: str) -> Sequence[PaymentState]:
         """Every payment of a customer, for whatever it was."""
 
-    def customers(self) -> Sequence[CustomerState]:
-        """Every customer, whoever made it."""
+    def customers(self, subject: str | None = None) -> Sequence[CustomerState]:
+        """Every customer, whoever made it; or those that bear this id of ours, but perhaps the
+        newest.
+        """
 
-    def refunds(self) -> Sequence[RefundState]:
-        """Every refund, of whatever payment."""
+    def refunds(self, intent_id: str | None = None) -> Sequence[RefundState]:
+        """Every refund, of whatever payment; or of this one."""
 
-    def disputes(self) -> Sequence[DisputeState]:
-        """Every dispute, of whatever payment."""
+    def disputes(self, intent_id: str | None = None) -> Sequence[DisputeState]:
+        """Every dispute, of whatever payment; or of this one."""
 
     def invoice_of(self, intent_id: str) -> str | None:
         """The provider's id of the invoice that a payment was for, or null."""

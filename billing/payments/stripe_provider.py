@@ -167,22 +167,28 @@ class StripeProvider:
             listed = self._client.v1.payment_intents.list({"customer": customer_id, "limit": PAGE})
             return [payment_state(found) for found in listed.auto_paging_iter()]
 
-    def customers(self) -> list[CustomerState]:
-        """Every customer; see `Provider.customers`."""
+    def customers(self, subject: str | None = None) -> list[CustomerState]:
+        """Every customer, or one tenant's; see `Provider.customers`."""
+        found: Any
         with _translated():
-            listed = self._client.v1.customers.list({"limit": PAGE})
-            return [customer_state(found) for found in listed.auto_paging_iter()]
+            if subject is None:
+                found = self._client.v1.customers.list({"limit": PAGE})
+            else:  # what was made in the last minute may not be found yet
+                quoted = subject.replace("\\", r"\\").replace('"', r"\"")
+                query = f'metadata["{SUBJECT}"]:"{quoted}"'
+                found = self._client.v1.customers.search({"query": query, "limit": PAGE})
+            return [customer_state(each) for each in found.auto_paging_iter()]
 
-    def refunds(self) -> list[RefundState]:
-        """Every refund; see `Provider.refunds`."""
+    def refunds(self, intent_id: str | None = None) -> list[RefundState]:
+        """Every refund, or one payment's; see `Provider.refunds`."""
         with _translated():
-            listed = self._client.v1.refunds.list({"limit": PAGE})
+            listed = self._client.v1.refunds.list(_of_payment(intent_id))
             return [refund_state(found) for found in listed.auto_paging_iter()]
 
-    def disputes(self) -> list[DisputeState]:
-        """Every dispute; see `Provider.disputes`."""
+    def disputes(self, intent_id: str | None = None) -> list[DisputeState]:
+        """Every dispute, or one payment's; see `Provider.disputes`."""
         with _translated():
-            listed = self._client.v1.disputes.list({"limit": PAGE})
+            listed = self._client.v1.disputes.list(_of_payment(intent_id))
             return [dispute_state(found) for found in listed.auto_paging_iter()]
 
     def invoice_of(self, intent_id: str) -> str | None:
@@ -348,6 +354,10 @@ class StripeProvider:
                     continue
                 return str(each.id)
         return None
+
+
+def _of_payment(intent_id: str | None) -> Any:
+    return {"limit": PAGE} | ({} if intent_id is None else {"payment_intent": intent_id})
 
 
 @contextmanager

@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
-from api_cases import NOW_US, HeldClock, House, make_house
-from api_door import Door
+from api_cases import NOW_US, HeldClock
+from api_door import BeforeTheLock, Door, furnished
 from billing_cases import tariff
 from sqlalchemy import Connection, Engine, select
 
-from api import admission
 from billing import catalogue, overrides
 from billing.errors import InsufficientCredit
-from billing.ledger import accounts, credits
+from billing.ledger import credits
 from billing.ledger.balances import balance
 from metering import clock
-from metering.database import open_database, snapshot, transaction
+from metering.database import snapshot, transaction
 from metering.tables import requests
 
 Change = Callable[[Connection, str], int]  # lets a tenant's prices change now, and says when
@@ -56,72 +54,6 @@ def ticking_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every look at the clock is a microsecond later."""
     moments = itertools.count(NOW_US)
     monkeypatch.setattr(clock, "now_us", lambda: next(moments))
-
-
-@pytest.fixture
-def elsewhere(database: Engine, database_url: str) -> Iterator[Engine]:
-    """The same database, opened by another process."""
-    other = open_database(database_url)
-    yield other
-    other.dispose()
-
-
-def furnished(database: Engine, credit_nano: int = 10**12) -> House:
-    """A tenant with credit, on the tariff `test`."""
-    house = make_house(database)
-    with transaction(database) as connection:
-        catalogue.install_shipped(connection)
-        catalogue.publish(connection, tariff(), 0)
-        catalogue.assign(connection, house.tenant_id, "test", 0)
-        credits.grant(connection, house.tenant_id, credit_nano, "first")
-    return house
-
-
-class BeforeTheLock:
-    """Does something once, just before this database's next writer has what it must wait for.
-
-    SQLite's writers wait for the whole file as they begin, PostgreSQL's for a tenant.
-    """
-
-    def __init__(self, database: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._act: Callable[[], object] | None = None
-        self._database = database
-        lock = accounts.lock
-
-        def arrive(connection: Connection, wanted: Any) -> Any:
-            if connection.engine is database and database.dialect.name == "postgresql":
-                self._once()
-            return lock(connection, wanted)
-
-        for module in (accounts, catalogue):
-            monkeypatch.setattr(module, "lock", arrive)
-        monkeypatch.setattr(admission, "transaction", self.transaction)
-
-    def __call__(self, act: Callable[[], object]) -> None:
-        self._act = act
-
-    def transaction(
-        self, database: Engine, *, durable: bool = True
-    ) -> AbstractContextManager[Connection]:
-        """As `metering.database.transaction`."""
-        if database is self._database and database.dialect.name == "sqlite":
-            self._once()
-        return transaction(database, durable=durable)
-
-    def _once(self) -> None:
-        act, self._act = self._act, None
-        if act is not None:
-            act()
-
-    @property
-    def is_passed(self) -> bool:
-        """Whether somebody has come to the lock."""
-        return self._act is None
-
-
-@pytest.fixture
-def before_the_lock(database: Engine, monkeypatch: pytest.MonkeyPatch) -> BeforeTheLock:
-    return BeforeTheLock(database, monkeypatch)
 
 
 def pinned(database: Engine, request_id: str) -> tuple[int, str]:

@@ -12,20 +12,57 @@ every closed month was billed what its requests came to.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from billing_world import settlement
 from databases import Databases, PostgresServer, SqliteFiles
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis import strategies as st
+from hypothesis.stateful import rule, run_state_machine_as_test
 from money_credit import Credit
 from money_invoices import Invoicing
-from money_requests import Requests
+from money_requests import Requests, ends, orders, units
 from money_reviews import Reviews
+from money_world import HOLD_US, TENANTS
+
+from metering.events import UnitSummary
 
 
 class Money(Requests, Credit, Reviews, Invoicing):
     """Everything at once."""
+
+    @rule(
+        tenant=st.sampled_from(TENANTS),
+        promotional=st.booleans(),
+        order=orders,
+        added=st.lists(units, max_size=4),
+        end=ends,
+    )
+    def serve_over_an_expiry(
+        self,
+        *,
+        tenant: str,
+        promotional: bool,
+        order: dict[str, Any],
+        added: list[UnitSummary],
+        end: dict[str, Any],
+    ) -> None:
+        """A request that holds what a lot has, and ends when the lot has expired."""
+        self.issue(
+            tenant=tenant,
+            amount=300_000,
+            promotional=promotional,
+            priority=1,
+            lasts_us=HOLD_US // 2,
+            begins_us=0,
+            crashes=False,
+        )
+        request_id = self.start(tenant, order)
+        self.sweep(elapsed_us=HOLD_US // 2)
+        if request_id is not None:
+            self.commit(request_id, added)
+            self.end(request_id, end)
 
 
 @pytest.fixture

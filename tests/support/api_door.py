@@ -1,23 +1,43 @@
-"""The door of a house: what its keys are admitted with, and the end of what was."""
+"""The door of a house: what its keys are admitted with, the wait before it, and the end."""
 
 from __future__ import annotations
 
-import msgspec
-from api_cases import House
-from billing_cases import summary
-from metering_cases import INFO
-from sqlalchemy import Engine
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
+import msgspec
+import pytest
+from api_cases import House, make_house
+from billing_cases import summary, tariff
+from metering_cases import INFO
+from sqlalchemy import Connection, Engine
+
+from api import admission
 from api.admission import Admission, Replay
 from api.inference.idempotency import IdempotencyKey
 from api.inference.orders import Order
 from api.roles import Principal, Role
+from billing import catalogue
 from billing.gate import HoldGate
+from billing.ledger import accounts, credits
+from billing.tariffs import Tariff
 from engine.requests import SamplingParams
 from metering import requests as usage
 from metering.database import transaction
-from metering.events import EnergyClass
+from metering.events import EnergyClass, RequestSummary
 from metering.queries import request
+
+
+def furnished(database: Engine, credit_nano: int = 10**12, *, pays: Tariff | None = None) -> House:
+    """A tenant with credit, on the tariff `test`."""
+    house = make_house(database)
+    with transaction(database) as connection:
+        catalogue.install_shipped(connection)
+        catalogue.publish(connection, pays or tariff(), 0)
+        catalogue.assign(connection, house.tenant_id, "test", 0)
+        credits.grant(connection, house.tenant_id, credit_nano, "first")
+    return house
 
 
 class Door:
@@ -61,7 +81,9 @@ class Door:
         assert len(admitted) == choices
         return admitted[0].usage.id
 
-    def end(self, request_id: str, at_us: int, *, joules: float = 1) -> None:
+    def end(
+        self, request_id: str, at_us: int, *, joules: float = 1, **fields: Any
+    ) -> RequestSummary:
         """Let a request be final and summarised; it is not settled."""
         with transaction(self.database) as connection:
             row = request(connection, None, request_id)
@@ -70,12 +92,53 @@ class Door:
                 request_id=request_id,
                 tenant_id=row.tenant_id,
                 tariff_version_id=row.tariff_version_id,
+                **fields,
             )
             energy = msgspec.structs.replace(
                 final.energy, energy_class=EnergyClass.ESTIMATED, energy_uj=round(joules * 10**6)
             )
-            usage.finalise(
-                connection,
-                msgspec.structs.replace(final, ended_at_us=at_us, energy=energy),
-                "text",
-            )
+            final = msgspec.structs.replace(final, ended_at_us=at_us, energy=energy)
+            usage.finalise(connection, final, "text")
+        return final
+
+
+class BeforeTheLock:
+    """Does something once, just before this database's next writer has what it must wait for.
+
+    SQLite's writers wait for the whole file as they begin, PostgreSQL's for a tenant.
+    """
+
+    def __init__(self, database: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._act: Callable[[], object] | None = None
+        self._database = database
+        lock = accounts.lock
+
+        def arrive(connection: Connection, wanted: Any) -> Any:
+            if connection.engine is database and database.dialect.name == "postgresql":
+                self._once()
+            return lock(connection, wanted)
+
+        for module in (accounts, catalogue):
+            monkeypatch.setattr(module, "lock", arrive)
+        monkeypatch.setattr(admission, "transaction", self.transaction)
+
+    def __call__(self, act: Callable[[], object]) -> None:
+        self._act = act
+
+    def transaction(
+        self, database: Engine, *, durable: bool = True
+    ) -> AbstractContextManager[Connection]:
+        """As `metering.database.transaction`."""
+        if database is self._database and database.dialect.name == "sqlite":
+            self._once()
+        return transaction(database, durable=durable)
+
+    def _once(self) -> None:
+        act, self._act = self._act, None
+        if act is not None:
+            act()
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether somebody has come to the lock."""
+        return self._act is None

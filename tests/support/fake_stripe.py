@@ -12,6 +12,7 @@ it: the clock, faults to come, and what customers and banks do.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,6 +32,8 @@ LISTED = {
     "disputes": ("dispute", ("charge", "payment_intent", "created")),
     "credit_notes": ("credit_note", ("customer", "invoice", "created")),
 }
+# A value in metadata, both in quotes of which those inside are escaped.
+SEARCHED = re.compile(r'metadata\["((?:[^"\\]|\\.)+)"\]:"((?:[^"\\]|\\.)*)"')
 
 
 class Drop(Exception):
@@ -106,6 +109,8 @@ class Stripe(Objects):
         if parts[-1] == "payment_methods":
             found = self.all("payment_method", customer=parts[1])
             return self.page(path, found, params, ("type",))
+        if parts == ["customers", "search"]:
+            return self.search(path, self.all("customer"), params)
         kind, filters = LISTED[parts[0]]
         if len(parts) == 2:
             return self.expanded(self.get(parts[1], kind), expands(params, "payments"))
@@ -140,6 +145,25 @@ class Stripe(Objects):
             "object": "list",
             "data": found[:limit],
             "has_more": len(found) > limit,
+            "url": path,
+        }
+
+    def search(
+        self, path: str, found: list[dict[str, Any]], params: dict[str, Any]
+    ) -> dict[str, Any]:
+        """One page of what bears a value in its metadata: all that is searched for here."""
+        wanted = SEARCHED.fullmatch(params["query"])
+        if wanted is None:
+            raise invalid(f"We were unable to parse your search query: {params['query']}")
+        name, value = (re.sub(r"\\(.)", r"\1", each) for each in wanted.groups())
+        found = [each for each in found if each["metadata"].get(name) == value]
+        start, limit = int(params.get("page", 0)), int(params.get("limit", 10))
+        has_more = len(found) > start + limit
+        return {
+            "object": "search_result",
+            "data": found[start : start + limit],
+            "has_more": has_more,
+            "next_page": str(start + limit) if has_more else None,
             "url": path,
         }
 

@@ -16,6 +16,7 @@ from money_world import HOLD_US, TENANTS, Crash, World, sometimes
 from sqlalchemy import select
 
 from billing import catalogue, outside, review
+from billing.credit_tables import grants
 from billing.errors import (
     BudgetExhausted,
     CostCeilingTooLow,
@@ -224,6 +225,8 @@ class Requests(World):
         with transaction(self.database) as connection:
             expire_holds(connection, self.now_us)
             expire_grants(connection, self.now_us)
+            late = (grants.c.expires_at_us <= self.now_us, grants.c.remaining_nano > 0)
+            assert connection.execute(select(grants.c.id).where(*late)).all() == []
             lapse_reviews(connection, self.now_us, self.signer)
             outlived = select(holds_table.c.request_id).where(
                 holds_table.c.state == "pending", holds_table.c.expires_at_us <= self.now_us

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from billing_world import (
 from sqlalchemy import Connection, Engine, select, text
 from sqlalchemy.exc import IntegrityError
 
-from billing import refunds, review_caps
+from billing import refunds, review_caps, review_fees
 from billing.credit_checks import check
 from billing.credit_tables import fundings, notices
 from billing.errors import (
@@ -36,6 +38,7 @@ from billing.ledger.accounts import AccountKind
 from billing.ledger.funding import ByAccount
 from billing.money import NANO
 from billing.reconciliation import reconcile
+from billing.review_items import ReviewItem
 from billing.tables import transfers
 from metering import clock
 from metering.database import snapshot, transaction
@@ -64,9 +67,11 @@ def place(connection: Connection, request_id: str, amount_nano: int) -> None:
     )
 
 
-def charge(connection: Connection, request_id: str, nano: int) -> holds.Settled:
+def charge(
+    connection: Connection, request_id: str, nano: int, *, fee_nano: int = 0
+) -> holds.Settled:
     return holds.settle(
-        connection, request_id, charge_nano=nano, fee_nano=0, event_time_us=STARTED_US
+        connection, request_id, charge_nano=nano, fee_nano=fee_nano, event_time_us=STARTED_US
     )
 
 
@@ -195,9 +200,9 @@ def test_what_expires_is_breakage_if_it_was_paid_and_nothing_if_it_was_given(
         assert expire_grants(connection, ends) == 1
         assert expire_grants(connection, ends) == 0
         charge(connection, "req_1", 35)  # what was held in time still pays
-        # The rest of the hold returned: paid credit as plain credit, promotional to its grant.
-        assert sum(left(connection).values()) + balances(connection).get("tenant_credit", 0) == 5
-        expire_grants(connection, ends)
+        # The rest of the hold returned to the grant it was taken from, and the sweep takes it.
+        assert sum(left(connection).values()) == 5
+        assert expire_grants(connection, ends) == 1
         square(connection)
         told = connection.scalar(
             select(notices.c.type).where(notices.c.type == "grant.expired").limit(1)
@@ -206,8 +211,81 @@ def test_what_expires_is_breakage_if_it_was_paid_and_nothing_if_it_was_given(
     with snapshot(database) as connection:
         kinds = balances(connection)
         broken = balances(connection, None).get("breakage", 0)
-        assert kinds.get("promotional", 0) == 0
-        assert broken + kinds.get("tenant_credit", 0) + kinds["earnings"] == 30
+        assert kinds.get("promotional", 0) == kinds.get("tenant_credit", 0) == 0
+        assert broken + kinds["earnings"] == 30
+
+
+@pytest.mark.parametrize("swept_before", [True, False])
+def test_what_was_held_over_its_expiry_is_gone_when_it_is_released(
+    database: Engine, at: dict[str, int], swept_before: bool
+) -> None:
+    ends = STARTED_US + DAY_US
+    with transaction(database) as connection:
+        add_tenant(connection, credit="0")
+        grants.issue(connection, "ten_1", 30, "paid", expires_at_us=ends)
+        place(connection, "req_1", 20)
+    at["us"] = ends
+    with transaction(database) as connection:
+        if swept_before:
+            assert expire_grants(connection, ends) == 1
+        holds.void(connection, "req_1")
+        assert tenant_balances.balance(connection, "ten_1").available_nano == 0
+        assert expire_grants(connection, ends) == 1
+        assert left(connection) == {"paid": 0}
+        square(connection)
+    with snapshot(database) as connection:
+        assert balances(connection).get("tenant_credit", 0) == 0
+        assert balances(connection, None)["breakage"] == 30
+
+
+def refund(connection: Connection, nano: int) -> None:
+    refunds.refund(
+        connection, "req_1", tenant_id="ten_1", currency="USD", amount_nano=nano, cause="back"
+    )
+
+
+def lapse(connection: Connection, nano: int) -> None:
+    item = ReviewItem(
+        **dict.fromkeys((field.name for field in fields(ReviewItem)), None)
+        | {
+            "request_id": "req_1",
+            "tenant_id": "ten_1",
+            "currency": "USD",
+            "fee_nano": nano,
+            "paid_by": "tenant",
+        }
+    )
+    assert review_fees.give_back(connection, item) == nano
+
+
+@pytest.mark.parametrize("promotional", [False, True])
+@pytest.mark.parametrize("give_back", [refund, lapse])
+def test_what_was_charged_in_time_comes_back_to_whoever_paid_for_it_after_its_grant_expired(
+    database: Engine,
+    at: dict[str, int],
+    give_back: Callable[[Connection, int], None],
+    promotional: bool,
+) -> None:
+    """Paid credit as plain credit; what was given comes back to its grant, and goes with it."""
+    ends = STARTED_US + DAY_US
+    with transaction(database) as connection:
+        add_tenant(connection, credit="0")
+        grants.issue(connection, "ten_1", 30, "lot", promotional=promotional, expires_at_us=ends)
+        place(connection, "req_1", 30)
+        charge(connection, "req_1", 25, fee_nano=5)
+    at["us"] = ends
+    with transaction(database) as connection:
+        give_back(connection, 5)
+        kept = 0 if promotional else 5
+        assert tenant_balances.balance(connection, "ten_1").available_nano == kept
+        assert left(connection) == {"lot": 5 - kept}
+        square(connection)
+        assert expire_grants(connection, ends) == (1 if promotional else 0)
+        assert tenant_balances.balance(connection, "ten_1").available_nano == kept
+        assert left(connection) == {"lot": 0}
+        square(connection)
+    with snapshot(database) as connection:
+        assert balances(connection, None).get("breakage", 0) == 0
 
 
 def test_spending_what_was_given_earns_nothing(database: Engine, at: dict[str, int]) -> None:

@@ -137,15 +137,16 @@ def paid_with(month: Month, stripe: StripeProcess, what: str, theirs: str) -> st
     return intent
 
 
+@pytest.mark.parametrize("scope", [{}, {"tenant_id": "ten_1"}], ids=["everybody", "alone"])
 @pytest.mark.parametrize("what", ["top-up", "invoice"])
 def test_a_refund_or_a_dispute_whose_webhook_did_not_come_is_named(
-    month: Month, stripe: StripeProcess, what: str
+    month: Month, stripe: StripeProcess, what: str, scope: dict[str, str]
 ) -> None:
     _, theirs = pushed(month, stripe)
     intent = paid_with(month, stripe, what, theirs)
 
     def differing() -> list[tuple[str, ...]]:
-        found = compared(month, stripe)
+        found = compared(month, stripe, **scope)
         assert len({difference.subject for difference in found.differences}) == len(
             found.differences
         )
@@ -203,8 +204,8 @@ def test_a_reversal_that_changes_while_stripe_is_asked_is_asked_for_again(
     class Meanwhile:
         """A provider at which the dispute is won and the refund fails, once both are listed."""
 
-        def disputes(self) -> Any:
-            found = stripe.provider.disputes()
+        def disputes(self, intent_id: str | None = None) -> Any:
+            found = stripe.provider.disputes(intent_id)
             stripe.act("end_dispute", dispute=dispute, status="won")
             stripe.act("change", id=refund, fields={"status": "failed"})
             deliver(month, stripe)
@@ -293,6 +294,59 @@ def test_a_tenant_and_a_month_can_be_compared_alone(month: Month, stripe: Stripe
     (difference,) = compared(month, stripe, tenant_id="ten_1", period="2026-11").differences
     assert difference.subject == "ten_1 2026-11 INV-000001"
     assert (difference.expected, difference.actual) == ("400", "401")
+
+
+class Asked:
+    """A provider that notes what it was asked for."""
+
+    def __init__(self, stripe: StripeProcess) -> None:
+        self.questions: list[tuple[str, ...]] = []
+        self._provider = stripe.provider
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(*about: Any) -> Any:
+            self.questions.append((name, *(each for each in about if each is not None)))
+            return getattr(self._provider, name)(*about)
+
+        return ask
+
+
+def test_one_tenant_is_compared_by_what_stripe_has_of_its_customers_alone(
+    month: Month, stripe: StripeProcess
+) -> None:
+    """Of two customers: the second is what a backup knows nothing of."""
+    _, theirs = pushed(month, stripe)
+    first = stripe.one("customer")["id"]
+    mine = paid_with(month, stripe, "top-up", theirs)
+    second = bought_by(stripe, "ten_1", "top_forgotten")
+    other = bought_by(stripe, 'ten_2" OR metadata["dflash_id"]:"ten_1', "top_other")
+    for intent in (mine, second[1], other[1]):
+        stripe.act("refund", payment_intent=intent, amount=100)
+    asked = Asked(stripe)
+    alone = comparison.compare(month.database, asked, "ten_1")  # type: ignore[arg-type]
+    of_all = compared(month, stripe).differences
+    assert alone.differences == [each for each in of_all if each.subject.startswith("ten_1 ")]
+    assert named(alone) == {"refund booked = provider's", "the provider's payment is ours"}
+    assert len(of_all) == len(alone.differences) + 1
+    again = [each for each in asked.questions if each[0] != "refund"]
+    assert sorted(again) == sorted(
+        [
+            ("customers", "ten_1"),
+            *((kind, each) for kind in ("invoices", "payments") for each in (first, second[0])),
+            *((kind, each) for kind in ("refunds", "disputes") for each in (mine, second[1])),
+        ]
+    )
+    (strange,) = stripe.provider.customers('ten_2" OR metadata["dflash_id"]:"ten_1')
+    assert strange.id == other[0]
+
+
+def bought_by(stripe: StripeProcess, tenant_id: str, top_up_id: str) -> tuple[str, str]:
+    """Stripe's ids of a customer that no book here knows, and of what it paid for a top-up."""
+    named_so = {"name": tenant_id, "email": "x@x.example"}
+    customer = stripe.provider.do("customer", tenant_id, named_so, f"customer of {top_up_id}")
+    stripe.act("card", customer=customer)
+    body = {"customer": customer, "amount": 500, "currency": "usd", "description": "x"}
+    return customer, stripe.provider.do("recharge", top_up_id, body, f"payment of {top_up_id}")
 
 
 def test_the_command_asks_stripe_unless_it_is_told_not_to(
